@@ -1333,8 +1333,8 @@ Status Session::run_by_call(std::unique_lock<std::mutex>& lock, GroupId group, c
 
 // Nothing of what clear_way() does would be to do.
 bool Session::way_is_clear() const {
-  return callers_ == 0 && !fusing_ && batch_.empty() && serialize_ == nullptr && settings_.min_workers == 0 &&
-         !drains_.load(std::memory_order_relaxed);
+  return callers_ == 0 && !fusing_ && batch_.empty() && !sends_batch_ && serialize_ == nullptr &&
+         settings_.min_workers == 0 && !drains_.load(std::memory_order_relaxed);
 }
 
 Status Session::clear_way(std::unique_lock<std::mutex>& lock, GroupId group, const Call& call) {
@@ -1475,10 +1475,28 @@ void Session::send_fused() {
   send_batch(lock);
 }
 
-// Its parts' failures are told to those who wait for them.
+// Its parts' failures are told to those who wait for them. Another thread may be at it, for whom a part was waited for
+// or freed, and has let go of the lock: whatever comes next comes after that batch on all ranks, and waits for it.
 void Session::send_batch(std::unique_lock<std::mutex>& lock) {
-  if (batch_.empty()) [[likely]]
+  if (batch_.empty() && !sends_batch_) [[likely]]
     return;
+  changed_.wait(lock, [&] { return !sends_batch_; });
+  if (batch_.empty()) return;
+  struct Sending {
+    Sending(Session& session, std::unique_lock<std::mutex>& held) : session_(session), lock_(held) {
+      session_.sends_batch_ = true;
+    }
+    ~Sending() {
+      if (!lock_.owns_lock()) lock_.lock();  // after an exception
+      session_.sends_batch_ = false;
+      session_.changed_.notify_all();
+    }
+    Sending(const Sending&) = delete;
+    Sending& operator=(const Sending&) = delete;
+    Session& session_;
+    std::unique_lock<std::mutex>& lock_;
+  };
+  std::optional<Sending> sending(std::in_place, *this, lock);
   // As many calls as there may be at once are under way on one rank and not on another: what was taken is not refused.
   drive(lock, [&] { return engine_.outstanding() < limits::kMaxOutstandingRounds || engine_.stopped(); });
   std::vector<std::shared_ptr<Call>> lost;
@@ -1501,6 +1519,7 @@ void Session::send_batch(std::unique_lock<std::mutex>& lock) {
     if (!status.ok())
       lost = call.value()->parts.empty() ? std::vector{call.value()} : std::exchange(call.value()->parts, {});
   }
+  sending.reset();
   for (const auto& part : lost) engine_.end_unsent(part, status);
   run_callbacks(lock);
 }
@@ -1626,7 +1645,9 @@ Status Session::free(void* memory) {
 }
 
 RoundId Session::next_round(GroupId group) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  // Not another group's, on whose account this one's next call is refused: it would end at some ranks alone.
+  if (fusing_ == group) send_batch(lock);
   return engine_.next_round(group);
 }
 

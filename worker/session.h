@@ -126,7 +126,7 @@ class Session final : private DataPath {
   Result<bool> meets(std::vector<std::uint64_t> sites);
   // As in Engine.
   bool setup_known(GroupId group, const std::string& name);
-  // Names what a group split here is called: the same in each life.
+  // Names what a group split here is called: the same in each life. What was put together is sent before.
   RoundId next_round(GroupId group);
 
   // Waits for outstanding calls, then for all ranks to enter.
@@ -255,6 +255,7 @@ class Session final : private DataPath {
   const Log log_;
   RoundBoard board_;
   Batch batch_;                       // under the lock
+  bool sends_batch_ = false;          // likewise: a thread is sending one, also while it has let go of the lock
   std::optional<GroupId> fusing_;     // whose calls are put together
   std::unique_ptr<TraceFile> trace_;  // outlives the engine
   bool recovers_ = false;             // the timeline shows a recovery

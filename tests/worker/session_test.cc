@@ -10,15 +10,19 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
+#include <new>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "recovery/codec.h"
+#include "recovery/limits.h"
 #include "tests/worker/hanging_store.h"
 #include "tests/worker/no_threads.h"
 #include "worker/launch/settings.h"
@@ -136,6 +140,8 @@ class PlayedTracker {
 // Where set: called before each sleep of the thread, which lasts for as long as a test has patience.
 thread_local void (*before_sleep)() = nullptr;
 thread_local int sleeps_in_vain = 0;
+// Where set: called before the thread takes memory for what it puts together.
+thread_local const std::function<void()>* before_put_together = nullptr;
 // Of threads that say so: how many sleep in poll(), at most at once.
 thread_local bool is_counted = false;
 std::atomic<int> sleeping{0}, most_sleeping{0};
@@ -201,6 +207,16 @@ class SessionTest : public ::testing::Test {
     call.spec.prepare = prepare;
     call.spec.prepare_context = context;
     return session.run(kWorldGroup, call);
+  }
+  // A sum in place.
+  static std::shared_ptr<Call> sum_of(std::span<std::uint64_t> values) {
+    auto call = std::make_shared<Call>();
+    call->spec.collective = Collective::kAllreduce;
+    call->spec.type = DataType::kU64;
+    call->spec.op = ReduceOp::kSum;
+    call->spec.input = call->spec.output = values.data();
+    call->spec.count = values.size();
+    return call;
   }
   // Sums over one rank: what went in comes out.
   static void sum(Session& session, std::uint64_t count) {
@@ -479,6 +495,70 @@ TEST_F(SessionTest, OfTwoThreadsThatWaitOneWatchesTheLinks) {
   EXPECT_EQ(most_sleeping, 1);
 }
 
+// The batch is closed outside the lock, for a thread that waits for a part or frees it, as it may beside others. A call
+// that comes meanwhile comes after it: other ranks may have sent the batch before.
+TEST_F(SessionTest, ACallThatComesWhileABatchIsClosedComesAfterIt) {
+  disk().let_go();
+  std::promise<void> closes, goes_on;
+  start("async", [&](Session& session) {
+    std::vector<std::uint64_t> values(4);
+    EXPECT_TRUE(session.begin_fusion(kWorldGroup).ok());
+    for (std::uint64_t& value : values) {
+      EXPECT_TRUE(session.fuse(kWorldGroup, {0, 1}, sum_of({&value, 1}), 1 << 20).ok());
+    }
+    const std::function<void()> close_slowly = [&] {
+      closes.set_value();
+      goes_on.get_future().wait();
+    };
+    std::thread other([&] {
+      before_put_together = &close_slowly;
+      session.send_fused();
+      before_put_together = nullptr;
+    });
+    closes.get_future().wait();
+    const auto next = sum_of(values);
+    EXPECT_TRUE(session.run(kWorldGroup, *next).ok());
+    EXPECT_EQ(next->round.sequence, Sequence(1));
+    other.join();
+    session.end_fusion();
+  });
+  for (int i = 0; i < 3; i++) (void)tracker_.receive(wire::Envelope::kHeartbeat);
+  goes_on.set_value();
+  tracker_.finish(1);
+  program_.join();
+}
+
+// They wait until one more call may be under way, and one of them finds the batch sent then.
+TEST_F(SessionTest, OfTwoThreadsThatSendABatchOneDoes) {
+  std::promise<void> two;
+  std::vector<std::uint64_t> values(limits::kMaxOutstandingRounds + 2);
+  start("sync", [&](Session& session) {
+    const auto value = [&](std::size_t i) { return std::span(values).subspan(i, 1); };
+    std::vector<std::shared_ptr<Call>> calls;
+    for (std::size_t i = 0; i < limits::kMaxOutstandingRounds; i++) {
+      calls.push_back(sum_of(value(i)));
+      EXPECT_TRUE(session.submit(kWorldGroup, calls.back()).ok());
+    }
+    EXPECT_TRUE(session.begin_fusion(kWorldGroup).ok());
+    for (std::size_t i = limits::kMaxOutstandingRounds; i < values.size(); i++) {
+      calls.push_back(sum_of(value(i)));
+      EXPECT_TRUE(session.fuse(kWorldGroup, {0, 1}, calls.back(), 1 << 20).ok());
+    }
+    std::thread other([&] { session.send_fused(); });
+    two.set_value();
+    session.send_fused();
+    other.join();
+    for (const auto& call : calls) EXPECT_TRUE(session.wait(*call).ok());
+    session.end_fusion();
+  });
+  disk().await_put();
+  two.get_future().wait();
+  for (int i = 0; i < 3; i++) (void)tracker_.receive(wire::Envelope::kHeartbeat);
+  disk().let_go();
+  tracker_.finish(1);
+  program_.join();
+}
+
 // A log that is full waits for its disk under the lock: whoever wants the lock meanwhile goes on with heartbeats.
 TEST_F(SessionTest, HeartbeatsGoOnWhileAFullLogWaitsForItsDisk) {
   constexpr int kRounds = 24;  // of 64 KiB, for a log of 1 MiB
@@ -507,6 +587,16 @@ TEST_F(SessionTest, HeartbeatsGoOnWhileAFullLogWaitsForItsDisk) {
 
 }  // namespace
 }  // namespace warren::worker
+
+// In the place of the library's: CopyMemory's.
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  if (warren::worker::before_put_together != nullptr) (*warren::worker::before_put_together)();
+  try {
+    return ::operator new(bytes, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 
 // In the place of the system's.
 extern "C" int poll(pollfd* fds, nfds_t count, int timeout_ms) {
