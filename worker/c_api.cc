@@ -1156,7 +1156,10 @@ warren_code warren_on_complete(warren_handle* handle, warren_callback callback, 
   }
   return guarded([&]() -> Status {
     if (forked(*handle->shared)) return {Code::kClosed, "this handle was made before a fork"};
-    return handle->shared->session->on_complete(*handle->call, callback, context);
+    // The callback of a call that has finished is called in here, and may free the handle.
+    const auto shared = handle->shared;
+    const auto call = handle->call;
+    return shared->session->on_complete(*call, callback, context);
   });
 }
 

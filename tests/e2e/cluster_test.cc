@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <future>
+#include <memory>
 #include <numeric>
 
 #include "tests/sanitized.h"
@@ -271,6 +273,25 @@ TEST(Cluster, WaitReturnsAfterTheCallbackHas) {
         h.wait();
       }
       ASSERT_TRUE(called);
+    }
+  });
+}
+
+// Also where it is called at once, by who gives it. What is wrong there is AddressSanitizer's to see.
+TEST(Cluster, ACallbackMayFreeItsHandle) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    for (const bool finished : {true, false}) {
+      std::vector<float> v(1000, 1.0f);
+      std::promise<void> freed;
+      auto kept = std::make_unique<Handle>(comm.allreduce_async(std::span(v)));
+      while (finished && !kept->test()) std::this_thread::yield();
+      Handle& handle = *kept;
+      handle.on_complete([&freed, kept = std::make_shared<std::unique_ptr<Handle>>(std::move(kept))](const Error*) {
+        kept->reset();
+        freed.set_value();
+      });
+      freed.get_future().wait();
     }
   });
 }
