@@ -146,7 +146,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
 }
 
 Result<std::shared_ptr<Session>> Session::join(const Settings& settings, const Log& log, bool spare) {
-  std::shared_ptr<Session> session(new Session(settings, log));
+  std::shared_ptr<Session> session(new Session(settings, log), &Session::release);
   session->spare_ = spare;
   Status status = session->prepare(spare);
   if (status.ok()) status = session->wait_for_plan();
@@ -212,7 +212,13 @@ Status Session::prepare(bool spare) {
   if (!control.ok()) return control.status();
   control_ = std::move(control).value();
   // Now, when it is an error of nothing but this life's begin if the system allows no more: later calls rely on it.
-  if (const Status started = start_thread(engine_thread_, [this] { engine_loop(); }); !started.ok()) return started;
+  const auto run_engine = [this] {
+    engine_loop();
+    if (!frees_itself_) return;
+    engine_thread_.detach();
+    delete this;
+  };
+  if (const Status started = start_thread(engine_thread_, run_engine); !started.ok()) return started;
   return control_->start();
 }
 
@@ -344,9 +350,17 @@ void Session::mapped() {
   changed_.notify_all();
 }
 
-Session::~Session() {
+// In a callback on the engine's own thread what called it comes back to the session, and that thread cannot wait for
+// its own end: it frees it then.
+void Session::release(Session* session) {
+  session->end();
+  session->frees_itself_ = session->on_engine_thread();
+  if (!session->frees_itself_) delete session;
+}
+
+void Session::end() {
   close();
-  if (engine_thread_.joinable()) engine_thread_.join();
+  if (engine_thread_.joinable() && !on_engine_thread()) engine_thread_.join();
   if (coming_) coming_->snapshot->settle();
   coming_.reset();
   if (staging_) staging_->combines().settle();
@@ -365,6 +379,10 @@ Session::~Session() {
   if (control_) control_->stop();
   control_.reset();
   fetch_.reset();
+  trace_.reset();
+}
+
+Session::~Session() {
   if (caller_wake_ >= 0) ::close(caller_wake_);
   if (engine_wake_ >= 0) ::close(engine_wake_);
 }
@@ -1203,14 +1221,16 @@ void Session::engine_loop() {
   const Inside here;
   std::unique_lock lock(mutex_);
   std::chrono::steady_clock::time_point next_log;
-  while (!exiting_) {
+  while (true) {
     // Other threads finish calls too: with a plan, or with what was fetched.
     run_callbacks(lock);
+    if (exiting_) return;
     const bool mine = callers_ == 0 && has_to_go_on();
     if (mine) {
       const bool outside = work_outside(lock);
       const bool moved = engine_.progress() || outside;
       run_callbacks(lock);
+      if (exiting_) return;
       report_failure();
       look_at_checkpoints();
       yield_to_control(lock);

@@ -43,8 +43,9 @@ class Session final : private DataPath {
  public:
   // Joins the job and waits until its first plan is here: as a spare, until a rank is lost. kFinished: the job has
   // ended, and this worker was not needed; with OnRollback::kExit the process ends instead, with kExitFinished.
+  // The last owner may let go of it on any thread, also in a callback: when it has, nothing of the session logs, or
+  // calls the program, any more.
   static Result<std::shared_ptr<Session>> create(const Settings& settings, const Log& log);
-  ~Session() override;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -143,6 +144,11 @@ class Session final : private DataPath {
 
  private:
   Session(const Settings& settings, const Log& log);
+  ~Session() override;
+  // For its last owner.
+  static void release(Session* session);
+  void end();
+  [[nodiscard]] bool on_engine_thread() const { return std::this_thread::get_id() == engine_thread_.get_id(); }
   // Shows what the calling thread does, until it has done it.
   class Span;
   // Null: it is to begin again, as a spare that has looked at nothing.
@@ -317,6 +323,7 @@ class Session final : private DataPath {
   std::atomic<int> control_waits_{0};  // the control thread, or that of the fetch service, wants the lock
   int caller_wake_ = -1, engine_wake_ = -1;
   std::thread engine_thread_;
+  bool frees_itself_ = false;  // the engine's thread does, for an owner that was in a callback on it
   std::unique_ptr<FetchService> fetch_;
   std::unique_ptr<Control> control_;
 };

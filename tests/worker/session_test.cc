@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -167,6 +169,14 @@ class SessionTest : public ::testing::Test {
 
   // Joins, runs `body` and finalizes, in a thread of its own.
   void start(const std::string& log, std::function<void(Session&)> body, bool ends_well = true) {
+    join(log, [body = std::move(body), ends_well](std::shared_ptr<Session> session) {
+      body(*session);
+      const Status end = session->finalize();
+      EXPECT_EQ(end.ok(), ends_well) << end.describe();
+    });
+  }
+  // Joins, and gives what it has made to `program`, in a thread of its own.
+  void join(const std::string& log, std::function<void(std::shared_ptr<Session>)> program) {
     warren_options o{};
     o.struct_size = sizeof o;
     o.log_level = WARREN_LOG_ERROR;
@@ -185,12 +195,10 @@ class SessionTest : public ::testing::Test {
     o.mode = mode_;
     auto settings = resolve(&o, [](const std::string&) { return std::nullopt; });
     ASSERT_TRUE(settings.ok()) << settings.status().describe();
-    program_ = std::thread([s = std::move(settings).value(), body = std::move(body), ends_well] {
+    program_ = std::thread([s = std::move(settings).value(), program = std::move(program)] {
       auto session = Session::create(s, Log{nullptr, nullptr, WARREN_LOG_ERROR});
       ASSERT_TRUE(session.ok()) << session.status().describe();
-      body(*session.value());
-      const Status end = session.value()->finalize();
-      EXPECT_EQ(end.ok(), ends_well) << end.describe();
+      program(std::move(session).value());
     });
     join_ = tracker_.receive(wire::Envelope::kJoin).join();
     tracker_.plan(join_, 1);
@@ -557,6 +565,41 @@ TEST_F(SessionTest, OfTwoThreadsThatSendABatchOneDoes) {
   disk().let_go();
   tracker_.finish(1);
   program_.join();
+}
+
+std::ptrdiff_t threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+}
+
+// On the engine's thread, which cannot wait for its own end. No thread is left.
+TEST_F(SessionTest, ItsLastOwnerMayLetGoOfItInACallback) {
+  disk().let_go();
+  struct Program {
+    std::vector<std::uint64_t> values = std::vector<std::uint64_t>(10);
+    std::shared_ptr<Session> session;
+    std::promise<void> owns, called;
+  } program;
+  const std::ptrdiff_t before = threads();
+  join("async", [&](std::shared_ptr<Session> session) {
+    const auto call = sum_of(program.values);
+    call->spec.prepare = [](void* context) { static_cast<Program*>(context)->owns.get_future().wait(); };
+    call->spec.prepare_context = &program;
+    EXPECT_TRUE(session->submit(kWorldGroup, call).ok());
+    const auto callback = [](warren_code code, const char*, void* context) {
+      EXPECT_EQ(code, WARREN_OK);
+      static_cast<Program*>(context)->session.reset();
+      static_cast<Program*>(context)->called.set_value();
+    };
+    EXPECT_TRUE(session->on_complete(*call, callback, &program).ok());
+    program.session = std::move(session);
+    program.owns.set_value();
+  });
+  EXPECT_FALSE(tracker_.receive(wire::Envelope::kLeave).leave().finalize());
+  program_.join();
+  program.called.get_future().wait();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+  while (threads() != before && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_EQ(threads(), before);
 }
 
 // A log that is full waits for its disk under the lock: whoever wants the lock meanwhile goes on with heartbeats.
