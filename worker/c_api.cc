@@ -337,18 +337,22 @@ void copy_contributors(const std::vector<Rank>* contributors, std::int32_t ranks
   }
 }
 
-// Of a collective that is not even issued. What was said of the next one was said of this, and what it points to may be
-// gone before another comes.
+// The next collective is none, and what was said of it may point to what is gone before another comes.
+void clear_next(warren_comm& comm) {
+  comm.prepare = nullptr;
+  comm.setup.clear();
+  comm.site = 0;
+  comm.wire = {};
+  comm.algorithm = 0;
+}
+
+// Of a collective that is not even issued: it was the next one.
 warren_code refuse(warren_comm* comm, const Status& why) {
   return guarded([&]() -> Status {
     if (comm == nullptr) return why;
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    comm->prepare = nullptr;
-    comm->setup.clear();
-    comm->site = 0;
-    comm->wire = {};
-    comm->algorithm = 0;
+    clear_next(*comm);
     return why;
   });
 }
@@ -588,12 +592,17 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    if (const Status status = comm->shared->session->needs_mode_wait("split"); !status.ok()) return status;
-    if (!comm->setup.empty()) {
-      return {Code::kInvalidArgument,
-              "split: it cannot be the set-up round \"" + std::exchange(comm->setup, {}) + "\""};
+    Status refused = comm->shared->session->needs_mode_wait("split");
+    if (refused.ok() && !comm->setup.empty()) {
+      refused = Status(Code::kInvalidArgument, "split: it cannot be the set-up round \"" + comm->setup + "\"");
     }
-    if (color < -1) return {Code::kInvalidArgument, "split: color " + std::to_string(color) + "; -1 or more is served"};
+    if (refused.ok() && color < -1) {
+      refused = Status(Code::kInvalidArgument, "split: color " + std::to_string(color) + "; -1 or more is served");
+    }
+    if (!refused.ok()) {
+      clear_next(*comm);
+      return refused;
+    }
     constexpr std::size_t kFields = 2;
     const std::int32_t mine[kFields] = {color, key};
     std::vector<std::int32_t> all(comm->members.size() * kFields);
@@ -903,6 +912,15 @@ warren_code warren_once_known(warren_comm* comm, const char* name, int32_t* know
     if (!entry.status().ok()) return entry.status();
     *known = comm->shared->session->setup_known(comm->group, name) ? 1 : 0;
     return {};
+  });
+}
+
+warren_code warren_clear_next(warren_comm* comm) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "clear_next: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (entry.status().ok()) clear_next(*comm);
+    return entry.status();
   });
 }
 

@@ -355,6 +355,24 @@ TEST(WireTypes, AreForOneCallAndRefusedElsewhere) {
 }
 
 // A life that is over has left results; its next one reads them, whatever its inputs are.
+TEST(WireTypes, GoWithACallThatIsRefused) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    const std::vector<float> in{0.1f, 0.2f, 0.3f};
+    std::vector<float> exact(3), out(3), too_few(2);
+    comm.allreduce(in, exact);
+    EXPECT_THROW(comm.wire(Wire::bf16).allreduce(in, too_few), Error);
+    comm.allreduce(in, out);
+    EXPECT_EQ(out, exact);
+    EXPECT_THROW((void)comm.wire(Wire::bf16).split(-2), Error);
+    comm.allreduce(in, out);
+    EXPECT_EQ(out, exact);
+    EXPECT_THROW((void)comm.wire(Wire::bf16).once(""), Error);
+    comm.allreduce(in, out);
+    EXPECT_EQ(out, exact);
+  });
+}
+
 TEST(WireTypes, AreReplayedToTheSameBits) {
   constexpr std::size_t kCount = 60'000;
   Cluster cluster;

@@ -43,6 +43,7 @@ struct Fake {
   void* serialize_context = nullptr;
   void (*prepare)(void*) = nullptr;
   void* prepare_context = nullptr;
+  int cleared = 0;  // what was said of the next collective
 
   Call& last() { return calls.back(); }
 };
@@ -151,6 +152,10 @@ warren_code warren_split(warren_comm*, int32_t color, int32_t key, warren_comm**
 }
 warren_code warren_once_next(warren_comm*, const char* name) {
   return record({.name = std::string("once ") + name}, nullptr, SITE);
+}
+warren_code warren_clear_next(warren_comm*) {
+  fake->cleared++;
+  return WARREN_OK;
 }
 warren_code warren_fusion_begin(warren_comm*, int64_t bytes) {
   return record({.name = "fusion " + std::to_string(bytes)}, nullptr, SITE);
@@ -468,6 +473,7 @@ TEST_F(FacadeTest, AnAlgorithmIsGivenBeforeItsCall) {
   EXPECT_EQ(fake_.calls[1].name, "allreduce");
   fake_.next = WARREN_INVALID_ARGUMENT;
   EXPECT_THROW((void)comm.algorithm("rings"), Error);
+  EXPECT_EQ(fake_.cleared, 1) << "a wire type that was given before is of no other call";
 }
 
 TEST_F(FacadeTest, ALazyCheckpointKeepsWhatSerializesUntilItHasServed) {
@@ -638,6 +644,7 @@ TEST_F(FacadeTest, RefusesSizesThatCannotBeRight) {
     const std::size_t before = fake_.calls.size();
     EXPECT_EQ(code_of(call), ErrorCode::invalid_argument);
     EXPECT_EQ(fake_.calls.size(), before) << "something was sent";
+    EXPECT_EQ(std::exchange(fake_.cleared, 0), 1) << "what was said of this call would be said of the next one";
   };
   const std::array<std::size_t, 4> counts{1, 6, 0, 3}, huge{~std::size_t{0}, 6, 0, 3};
   const std::array<std::size_t, 3> too_few{1, 6, 0};

@@ -298,6 +298,10 @@ WARREN_API warren_code warren_once_known(warren_comm*, const char* name, int32_t
  * same they all make the round, and the answer is yes. If it is no, the round is another one, or the version has no
  * more: this process is to make no round here. Only on the communicator that warren_create made. */
 WARREN_API warren_code warren_meets_round(warren_comm*, const uint64_t* sites, size_t count, int32_t* meets);
+/* There is no next collective: what was said of it by warren_prepare_next, warren_site_next, warren_wire_next,
+ * warren_algorithm_next and warren_once_next is said of none. For layers over this interface that refuse a call
+ * themselves; one that is refused here was the next one. */
+WARREN_API warren_code warren_clear_next(warren_comm*);
 /* What warren_site_next makes of a place; 0: `file` is NULL or empty. */
 WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* function);
 

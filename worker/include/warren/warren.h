@@ -222,20 +222,6 @@ inline thread_local std::exception_ptr serializer_threw;
     throw_last(code);
 }
 
-[[gnu::always_inline]] inline void require_size(const char* what, std::size_t got, std::size_t want) {
-  if (got != want) [[unlikely]]
-    throw_size(what, got, want);
-}
-
-// whole = part · ranks, without overflow.
-[[gnu::always_inline]] inline void require_shares(const char* what, std::size_t whole, std::size_t part,
-                                                  std::size_t ranks) {
-  if (whole % ranks != 0) [[unlikely]]
-    throw_shares(what, whole, ranks);
-  if (whole / ranks != part) [[unlikely]]
-    throw_size(what, whole, part * ranks);
-}
-
 template <class T, class F>
 void apply_functor(const void* a, void* inout, std::size_t n, void* functor) noexcept {
   const std::byte* first = static_cast<const std::byte*>(a);
@@ -644,7 +630,7 @@ class Communicator {
   // long as the job lasts; a process that is started again gets the same bytes at once, wherever the others are. The
   // rules stand in c_api.h (warren_once_next). Not for split, send and recv.
   Communicator& once(const std::string& name) {
-    detail::check(warren_once_next(get(), name.c_str()));
+    check_next(warren_once_next(get(), name.c_str()));
     return *this;
   }
 
@@ -653,14 +639,14 @@ class Communicator {
   // an allgather; equal on all ranks. Inputs are rounded, combined in f32, and the result is rounded once more, to the
   // same bits everywhere (warren_wire_next in c_api.h).
   Communicator& wire(Wire type) {
-    detail::check(warren_wire_next(get(), static_cast<warren_type>(type)));
+    check_next(warren_wire_next(get(), static_cast<warren_type>(type)));
     return *this;
   }
 
   // The next collective is made by this algorithm, whatever the setting says: comm.algorithm("ring").allreduce(…).
   // Equal on all ranks; one that serves the collective (warren_algorithm_next in c_api.h).
   Communicator& algorithm(const std::string& name) {
-    detail::check(warren_algorithm_next(get(), name.c_str()));
+    check_next(warren_algorithm_next(get(), name.c_str()));
     return *this;
   }
 
@@ -707,7 +693,7 @@ class Communicator {
   template <InputRange In, OutputRange Out>
   requires SameElements<In, Out>
   [[gnu::always_inline]] void allreduce(const In& in, Out&& out, Op op = Op::sum) {
-    detail::require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
+    require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
     detail::check(warren_allreduce(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
                                    range_type<In>(), c_op(op), nullptr));
   }
@@ -746,7 +732,7 @@ class Communicator {
   template <InputRange In, OutputRange Out>
   requires SameElements<In, Out> && std::ranges::borrowed_range<In>
   [[nodiscard, gnu::always_inline]] Handle allreduce_async(In&& in, Out&& out, Op op = Op::sum) {
-    detail::require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
+    require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
     warren_handle* handle = nullptr;
     detail::check(warren_allreduce(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
                                    range_type<In>(), c_op(op), &handle));
@@ -1020,10 +1006,36 @@ class Communicator {
   }
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
 
-  static std::size_t total(std::span<const std::size_t> counts) {
+  // What is refused here, or said of the next collective in vain, is a call that is not made, and what was said of it
+  // is said of no other.
+  [[gnu::always_inline]] void check_next(warren_code code) const {
+    if (code == WARREN_OK) [[likely]]
+      return;
+    (void)warren_clear_next(get());
+    detail::throw_last(code);
+  }
+  [[gnu::always_inline]] void require_size(const char* what, std::size_t got, std::size_t want) const {
+    if (got == want) [[likely]]
+      return;
+    (void)warren_clear_next(get());
+    detail::throw_size(what, got, want);
+  }
+  // whole = part · ranks, without overflow.
+  [[gnu::always_inline]] void require_shares(const char* what, std::size_t whole, std::size_t part) const {
+    if (whole % ranks() != 0) [[unlikely]] {
+      (void)warren_clear_next(get());
+      detail::throw_shares(what, whole, ranks());
+    }
+    if (whole / ranks() != part) [[unlikely]] {
+      (void)warren_clear_next(get());
+      detail::throw_size(what, whole, part * ranks());
+    }
+  }
+  [[nodiscard]] std::size_t total(std::span<const std::size_t> counts) const {
     std::size_t sum = 0;
     for (const std::size_t count : counts) {
       if (__builtin_add_overflow(sum, count, &sum)) {
+        (void)warren_clear_next(get());
         throw Error(ErrorCode::invalid_argument, "allgatherv: the counts add up to more than memory can hold");
       }
     }
@@ -1041,49 +1053,49 @@ class Communicator {
   template <class In, class Out>
   [[gnu::always_inline]] void issue_reduce(const In& in, Out& out, int root, Op op, warren_handle** handle) {
     const bool here = rank() == root;
-    if (here) detail::require_size("reduce: out", std::ranges::size(out), std::ranges::size(in));
+    if (here) require_size("reduce: out", std::ranges::size(out), std::ranges::size(in));
     detail::check(warren_reduce(get(), std::ranges::data(in), here ? std::ranges::data(out) : nullptr,
                                 std::ranges::size(in), range_type<In>(), c_op(op), root, handle));
   }
   template <class In, class Out>
   [[gnu::always_inline]] void issue_allgather(const In& in, Out& out, warren_handle** handle) {
-    detail::require_shares("allgather: out", std::ranges::size(out), std::ranges::size(in), ranks());
+    require_shares("allgather: out", std::ranges::size(out), std::ranges::size(in));
     detail::check(warren_allgather(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
                                    range_type<In>(), handle));
   }
   template <class In, class Out>
   [[gnu::always_inline]] void issue_allgatherv(const In& in, Out& out, std::span<const std::size_t> counts,
                                                warren_handle** handle) {
-    detail::require_size("allgatherv: counts", counts.size(), ranks());
-    detail::require_size("allgatherv: in", std::ranges::size(in), counts[static_cast<std::size_t>(rank())]);
-    detail::require_size("allgatherv: out", std::ranges::size(out), total(counts));
+    require_size("allgatherv: counts", counts.size(), ranks());
+    require_size("allgatherv: in", std::ranges::size(in), counts[static_cast<std::size_t>(rank())]);
+    require_size("allgatherv: out", std::ranges::size(out), total(counts));
     detail::check(warren_allgatherv(get(), std::ranges::data(in), std::ranges::data(out), counts.data(),
                                     range_type<In>(), handle));
   }
   template <class In, class Out>
   [[gnu::always_inline]] void issue_reduce_scatter(const In& in, Out& out, Op op, warren_handle** handle) {
-    detail::require_shares("reduce_scatter: in", std::ranges::size(in), std::ranges::size(out), ranks());
+    require_shares("reduce_scatter: in", std::ranges::size(in), std::ranges::size(out));
     detail::check(warren_reduce_scatter(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(out),
                                         range_type<In>(), c_op(op), handle));
   }
   template <class In, class Out>
   [[gnu::always_inline]] void issue_gather(const In& in, Out& out, int root, warren_handle** handle) {
     const bool here = rank() == root;
-    if (here) detail::require_shares("gather: out", std::ranges::size(out), std::ranges::size(in), ranks());
+    if (here) require_shares("gather: out", std::ranges::size(out), std::ranges::size(in));
     detail::check(warren_gather(get(), std::ranges::data(in), here ? std::ranges::data(out) : nullptr,
                                 std::ranges::size(in), range_type<In>(), root, handle));
   }
   template <class In, class Out>
   [[gnu::always_inline]] void issue_scatter(const In& in, Out& out, int root, warren_handle** handle) {
     const bool here = rank() == root;
-    if (here) detail::require_shares("scatter: in", std::ranges::size(in), std::ranges::size(out), ranks());
+    if (here) require_shares("scatter: in", std::ranges::size(in), std::ranges::size(out));
     detail::check(warren_scatter(get(), here ? std::ranges::data(in) : nullptr, std::ranges::data(out),
                                  std::ranges::size(out), range_type<Out>(), root, handle));
   }
   template <class In, class Out>
   [[gnu::always_inline]] void issue_all_to_all(const In& in, Out& out, warren_handle** handle) {
-    detail::require_size("all_to_all: out", std::ranges::size(out), std::ranges::size(in));
-    detail::require_shares("all_to_all: in", std::ranges::size(in), std::ranges::size(in) / ranks(), ranks());
+    require_size("all_to_all: out", std::ranges::size(out), std::ranges::size(in));
+    require_shares("all_to_all: in", std::ranges::size(in), std::ranges::size(in) / ranks());
     detail::check(warren_all_to_all(get(), std::ranges::data(in), std::ranges::data(out),
                                     std::ranges::size(in) / ranks(), range_type<In>(), handle));
   }
