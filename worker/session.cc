@@ -963,14 +963,21 @@ bool Session::move(std::unique_lock<std::mutex>& lock) {
   Call* call = engine_.take_moving();
   if (call == nullptr) return false;
   BufferStream& stream = *call->buffers->stream();
+  const auto move_on = [&]() -> Result<bool> {
+    try {
+      return stream.move();
+    } catch (const std::bad_alloc&) {
+      return Status(Code::kExhausted, "no memory");  // the engine is to have the call back
+    }
+  };
   lock.unlock();
-  auto moved = stream.move();
+  auto moved = move_on();
   lock.lock();
   while (moved.ok() && engine_.stopped() && stream.moves()) {
     // Nobody may come again for what is still under way.
     lock.unlock();
     std::this_thread::sleep_for(kShortestMovePause);
-    moved = stream.move();
+    moved = move_on();
     lock.lock();
   }
   Status status = moved.status();
@@ -1123,7 +1130,8 @@ void Session::end_life(const Status& why) {
   changed_.notify_all();
 }
 
-// For handlers of exceptions: the call goes with its caller, and the engine has it.
+// For handlers of exceptions: the call goes with its caller, and the engine has it, and lets go of it but for what
+// moves.
 void Session::abandon_call(std::unique_lock<std::mutex>& lock) {
   if (!lock.owns_lock()) lock.lock();
   end_life(Status(Code::kExhausted, "a call of rank " + std::to_string(self_.value) +
@@ -1372,6 +1380,14 @@ Status Session::drive_through(std::unique_lock<std::mutex>& lock, GroupId group,
     drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
   } catch (...) {
     abandon_call(lock);
+    // What a GPU has under way for it comes to its end, and until then the engine has the call: in a list, or in
+    // another thread's hands.
+    end_moves(lock);
+    while (call.moves != Call::Moves::kNot) {
+      lock.unlock();
+      std::this_thread::sleep_for(kShortestMovePause);
+      lock.lock();
+    }
     throw;
   }
   if (!engine_.finished_calls().empty()) run_callbacks(lock);

@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include <algorithm>
@@ -139,7 +141,8 @@ class PlayedTracker {
   std::uint64_t life_ = 0;
 };
 
-// Where set: called before each sleep of the thread, which lasts for as long as a test has patience.
+// Where set: called before each sleep of the thread, which lasts for as long as a test has patience where no buffers
+// move.
 thread_local void (*before_sleep)() = nullptr;
 thread_local int sleeps_in_vain = 0;
 // Where set: called before the thread takes memory for what it puts together.
@@ -327,6 +330,56 @@ TEST_F(SessionTest, NothingIsLeftOfACallThatEndsWithAnException) {
         const Status after = prepared_sum(session, values, nullptr, nullptr);
         EXPECT_EQ(after.code(), Code::kExhausted) << after.describe();
         EXPECT_NE(after.describe().find("ended with an exception"), std::string::npos) << after.describe();
+      },
+      false);
+  program_.join();
+}
+
+// A call's buffers of which nothing comes, and which move until nobody wants them any more, and once again.
+class MovingBuffers final : public CallBuffers, public BufferStream {
+ public:
+  explicit MovingBuffers(std::atomic<bool>& moves) : moves_(moves) { moves_ = true; }
+  [[nodiscard]] Status filled() const override { return {}; }
+  [[nodiscard]] bool delivers() const override { return true; }
+  [[nodiscard]] Status deliver() override { return {}; }
+  [[nodiscard]] BufferStream* stream() override { return this; }
+  [[nodiscard]] std::size_t most_bytes(std::int32_t) const override { return 4096; }
+  void order(std::vector<ByteRange>) override {}
+  [[nodiscard]] std::size_t arrived() const override { return 0; }
+  [[nodiscard]] bool all_arrived() const override { return false; }
+  void landed(const ByteRange&) override {}
+  void conclude() override {}
+  void give_up() override { given_up_ = true; }
+  [[nodiscard]] bool moves() const override { return moves_; }
+  [[nodiscard]] Result<bool> move() override {
+    if (given_up_) moves_ = false;
+    return false;
+  }
+
+ private:
+  std::atomic<bool>& moves_;
+  std::atomic<bool> given_up_{false};
+};
+
+// Nor of one whose buffers a GPU is at.
+TEST_F(SessionTest, NothingMovesForACallThatEndsWithAnException) {
+  disk().let_go();
+  start(
+      "async",
+      [&](Session& session) {
+        std::atomic<bool> moves{false};
+        std::vector<std::uint64_t> values(1000);
+        {
+          Call call;
+          call.spec = sum_of(values)->spec;
+          call.spec.prepare = [](void*) {};
+          call.buffers = std::make_unique<MovingBuffers>(moves);
+          before_sleep = [] { throw std::bad_alloc(); };
+          EXPECT_THROW((void)session.run(kWorldGroup, call), std::bad_alloc);
+          before_sleep = nullptr;
+          EXPECT_FALSE(moves) << "a GPU may write to what is freed now";
+          EXPECT_EQ(call.moves, Call::Moves::kNot) << "the engine has a call that is gone";
+        }
       },
       false);
   program_.join();
@@ -641,12 +694,26 @@ void* operator new(std::size_t bytes, std::align_val_t alignment, const std::not
   }
 }
 
+namespace {
+
+int wait_for_any(pollfd* fds, nfds_t count, const timespec* timeout) {
+  timespec limit = timeout != nullptr ? *timeout : timespec{};  // which the system changes
+  return static_cast<int>(syscall(SYS_ppoll, fds, count, timeout != nullptr ? &limit : nullptr, nullptr, 0));
+}
+
+}  // namespace
+
 // In the place of the system's.
+extern "C" int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t*) {
+  if (warren::worker::before_sleep != nullptr) warren::worker::before_sleep();
+  return wait_for_any(fds, count, timeout);
+}
+
 extern "C" int poll(pollfd* fds, nfds_t count, int timeout_ms) {
   using warren::worker::before_sleep;
   if (before_sleep != nullptr) {
     const timespec none{};
-    if (const int ready = ppoll(fds, count, &none, nullptr); ready != 0) return ready;
+    if (const int ready = wait_for_any(fds, count, &none); ready != 0) return ready;
     before_sleep();
     timeout_ms = warren::worker::kPatienceMs;
   }
@@ -654,7 +721,7 @@ extern "C" int poll(pollfd* fds, nfds_t count, int timeout_ms) {
   using warren::worker::most_sleeping, warren::worker::sleeping;
   const bool counted = warren::worker::is_counted;
   if (counted) most_sleeping = std::max<int>(most_sleeping, ++sleeping);
-  const int ready = ppoll(fds, count, timeout_ms < 0 ? nullptr : &limit, nullptr);
+  const int ready = wait_for_any(fds, count, timeout_ms < 0 ? nullptr : &limit);
   if (counted) sleeping--;
   if (before_sleep != nullptr && ready == 0) warren::worker::sleeps_in_vain++;
   return ready;
