@@ -739,12 +739,13 @@ uint32_t warren_checkpoint_world_size(const warren_comm* comm) {
   return comm == nullptr ? 0 : comm->loaded.world_size;
 }
 
+// Under a lock, which a fork may leave locked in the child for ever.
 uint64_t warren_checkpoint_version(const warren_comm* comm) {
-  return comm == nullptr ? 0 : comm->shared->session->version();
+  return comm == nullptr || forked(*comm->shared) ? 0 : comm->shared->session->version();
 }
 
 uint64_t warren_committed_version(const warren_comm* comm) {
-  return comm == nullptr ? 0 : comm->shared->session->committed_version();
+  return comm == nullptr || forked(*comm->shared) ? 0 : comm->shared->session->committed_version();
 }
 
 warren_code warren_prepare_next(warren_comm* comm, void (*prepare)(void* context), void* context) {
@@ -1182,10 +1183,10 @@ warren_code warren_on_complete(warren_handle* handle, warren_callback callback, 
 }
 
 void warren_handle_free(warren_handle* handle) {
-  if (handle == nullptr) return;
+  if (handle == nullptr || forked(*handle->shared)) return;  // as warren_destroy
   // Also where another thread is inside a call: the buffers are in use until this one has finished. From a callback,
   // the call that it belongs to has finished.
-  if (!forked(*handle->shared) && !Session::inside_callback()) {
+  if (!Session::inside_callback()) {
     (void)guarded([&] { return handle->shared->session->wait(*handle->call); });
   }
   delete handle;

@@ -227,7 +227,8 @@ WARREN_API warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize ser
  * states are not (*local NULL, 0 bytes), and nothing that was computed after that checkpoint, set-up rounds among it.
  */
 WARREN_API uint32_t warren_checkpoint_world_size(const warren_comm*);
-/* How many checkpoints the program has taken, counted from what load returned. */
+/* How many checkpoints the program has taken, counted from what load returned. 0 in a child of a fork, as is what
+ * follows. */
 WARREN_API uint64_t warren_checkpoint_version(const warren_comm*);
 /* The newest version that is committed, as far as this rank knows. */
 WARREN_API uint64_t warren_committed_version(const warren_comm*);
