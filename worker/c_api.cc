@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "recovery/limits.h"
@@ -43,7 +44,17 @@ using warren::worker::Session;
 
 namespace {
 
-thread_local std::string last_error;
+// The calling thread's; null: it has none. Nothing that a thread destroys when it ends: destructors of what is static,
+// and of what the thread made before, run later, and their calls may fail too. What those leave stays.
+thread_local std::string* last_error = nullptr;
+std::string& error_text() {
+  if (last_error != nullptr) return *last_error;
+  struct Owner {
+    ~Owner() { delete std::exchange(last_error, nullptr); }
+  };
+  thread_local const Owner owner;
+  return *(last_error = new std::string());
+}
 
 // Raised in the child of a fork: what the parent made is not the child's, which has none of its links either.
 std::atomic<unsigned> fork_generation{0};
@@ -120,10 +131,10 @@ SiteNames& site_names() {
 
 warren_code report(const Status& status) noexcept {
   try {
-    if (!status.ok()) last_error = status.describe();
-    if (status.code() == Code::kDesync) last_error = site_names().explain(std::move(last_error));
+    if (!status.ok()) error_text() = status.describe();
+    if (status.code() == Code::kDesync) error_text() = site_names().explain(std::move(error_text()));
   } catch (const std::bad_alloc&) {
-    last_error.clear();  // the code says enough
+    if (last_error != nullptr) last_error->clear();  // the code says enough
   }
   return static_cast<warren_code>(status.code());
 }
@@ -453,7 +464,7 @@ const char* warren_version(void) {
 }
 
 const char* warren_last_error(void) {
-  return last_error.c_str();
+  return last_error == nullptr ? "" : last_error->c_str();
 }
 
 warren_code warren_create(const warren_options* options, warren_comm** comm) {

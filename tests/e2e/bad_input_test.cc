@@ -8,6 +8,8 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -425,6 +427,23 @@ TEST(BadInput, AReductionThatCallsTheCommunicatorAsynchronouslyIsRefused) {
     EXPECT_EQ(v[0].value, 2);
     EXPECT_GE(comm.allreduce(refused.load()), 1);
   });
+}
+
+// Its thread has destroyed its own by then.
+TEST(BadInputDeath, ACallThatFailsInADestructorOfAStaticSaysWhy) {
+  struct Late {
+    ~Late() {
+      (void)warren_allgatherv(nullptr, nullptr, nullptr, nullptr, WARREN_F32, nullptr);
+      std::fputs(warren_last_error(), stderr);
+    }
+  };
+  EXPECT_EXIT(
+      {
+        static const Late late;
+        (void)warren_barrier(nullptr, nullptr);
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "allgatherv: the communicator or the counts are NULL");
 }
 
 TEST(BadInput, OptionsOfAnotherVersion) {
