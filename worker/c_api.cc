@@ -56,14 +56,6 @@ std::string& error_text() {
   return *(last_error = new std::string());
 }
 
-// Raised in the child of a fork: what the parent made is not the child's, which has none of its links either.
-std::atomic<unsigned> fork_generation{0};
-void count_forks() {
-  warren::close_in_children();
-  static const int once = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
-  (void)once;
-}
-
 // FNV-1a.
 std::uint64_t hash_of(const char* text) {
   std::uint64_t hash = 0xcbf29ce484222325u;
@@ -114,6 +106,7 @@ class SiteNames {
     }
     return text + hint;
   }
+  std::mutex& mutex() { return mutex_; }
 
  private:
   struct File {
@@ -124,9 +117,23 @@ class SiteNames {
   std::mutex mutex_;
   std::map<std::uint64_t, File> names_;
 };
+// Never destroyed: threads of the library log, and destructors of statics call, when the program's statics go.
 SiteNames& site_names() {
-  static SiteNames names;
+  static SiteNames& names = *new SiteNames;
   return names;
+}
+
+// Raised in the child of a fork: what the parent made is not the child's, which has none of its links either.
+std::atomic<unsigned> fork_generation{0};
+void count_forks() {
+  warren::close_in_children();
+  // A child calls, too: another thread of its parent must not have the names then.
+  static const int once = pthread_atfork([] { site_names().mutex().lock(); }, [] { site_names().mutex().unlock(); },
+                                         [] {
+                                           site_names().mutex().unlock();
+                                           fork_generation.fetch_add(1);
+                                         });
+  (void)once;
 }
 
 warren_code report(const Status& status) noexcept {
