@@ -609,7 +609,7 @@ void Session::open(Epoch) {
 }
 
 WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
-  auto lock = lock_for_control();
+  const auto lock = lock_for_control();
   WorkerMachine::Standing standing;
   look_again_.reset();
   if (trace_ && !std::exchange(recovers_, true)) {
@@ -625,10 +625,11 @@ WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
     // Who waits sees that it has stopped, and asks why, before failed() comes.
     if (failed_.ok()) failed_ = what.why;
   }
+  // The engine's thread runs callbacks: the program's may take as long as they like, and whoever asks for this life's
+  // report, and counts its heartbeats, does not wait for them.
   wake(caller_wake_);
   wake(engine_wake_);
   changed_.notify_all();
-  run_callbacks(lock);
   return standing;
 }
 
@@ -753,13 +754,12 @@ void Session::failed(const worker_effect::Fail& what) {
     if (trace_) trace_->flush();
     _exit(*code);
   }
-  auto lock = lock_for_control();
+  const auto lock = lock_for_control();
   if (failed_.ok()) failed_ = why;
   engine_.stop(why);
   wake(caller_wake_);
   wake(engine_wake_);
   changed_.notify_all();
-  run_callbacks(lock);
 }
 
 void Session::finished() {

@@ -620,6 +620,35 @@ TEST_F(SessionTest, OfTwoThreadsThatSendABatchOneDoes) {
   program_.join();
 }
 
+// A callback may take as long as it likes: the tracker is told at once that this life has stopped.
+TEST_F(SessionTest, ACallbackHoldsUpNoWordToTheTracker) {
+  std::promise<void> issued, told;
+  start(
+      "sync",
+      [&](Session& session) {
+        std::vector<std::uint64_t> values(10);
+        const auto call = sum_of(values);
+        EXPECT_TRUE(session.submit(kWorldGroup, call).ok());
+        const auto callback = [](warren_code, const char*, void* context) {
+          static_cast<std::promise<void>*>(context)->get_future().wait();
+        };
+        EXPECT_TRUE(session.on_complete(*call, callback, &told).ok());
+        issued.set_value();
+        EXPECT_EQ(session.wait(*call).code(), Code::kDesync);
+      },
+      false);
+  issued.get_future().wait();
+  wire::Envelope interrupt = tracker_.envelope();
+  interrupt.mutable_interrupt()->set_epoch(2);
+  interrupt.mutable_interrupt()->set_code(static_cast<std::uint32_t>(Code::kDesync));
+  interrupt.mutable_interrupt()->set_reason("ranks disagree");
+  tracker_.send(interrupt);
+  (void)tracker_.receive(wire::Envelope::kStopped);
+  told.set_value();
+  disk().let_go();
+  program_.join();
+}
+
 std::ptrdiff_t threads() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
 }
