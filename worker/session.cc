@@ -1237,6 +1237,8 @@ void Session::engine_loop() {
     if (mine) {
       const bool outside = work_outside(lock);
       const bool moved = engine_.progress() || outside;
+      // Who has come meanwhile may sleep for a call that this has finished.
+      if (moved && callers_ != 0) wake(caller_wake_);
       run_callbacks(lock);
       if (exiting_) return;
       report_failure();
@@ -1582,10 +1584,9 @@ bool Session::test(Call& call) {
   report_failure();
   run_callbacks(lock);
   // What this has posted is not among the descriptors that the engine's thread sleeps on.
-  if (moved && engine_.outstanding() > 0) {
-    wake(engine_wake_);
-    if (callers_ != 0) wake(caller_wake_);
-  }
+  if (moved && engine_.outstanding() > 0) wake(engine_wake_);
+  // Nor those that another caller does, whose call this may have finished, as the last one too.
+  if (moved && callers_ != 0) wake(caller_wake_);
   return call.settled.load(std::memory_order_relaxed);
 }
 
