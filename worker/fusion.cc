@@ -102,7 +102,7 @@ std::vector<std::shared_ptr<Call>> Batch::take() {
 Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& memory, Staging* staging,
                                            std::vector<std::shared_ptr<Call>>& lost) {
   const std::uint64_t elements = elements_, bytes = bytes_;
-  const PartsOnGpu on_gpu = std::exchange(on_gpu_, {});
+  PartsOnGpu on_gpu = std::exchange(on_gpu_, {});
   const bool stages = !on_gpu.empty();
   lost = parts_;
   std::vector<std::shared_ptr<Call>> parts = take();
@@ -115,7 +115,8 @@ Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& me
   };
   if (parts.size() == 1) {
     if (stages) {
-      if (const Status staged = staging->stage(*parts.front(), shape_); !staged.ok()) return staged;
+      if (const Status staged = staging->stage_part(on_gpu, 0, *parts.front(), shape_, true); !staged.ok())
+        return staged;
     }
     return sent(parts.front());
   }
@@ -134,14 +135,16 @@ Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& me
   }
   if (!packed) {
     std::vector<Part> alone;
-    for (const auto& part : parts) {
-      const CallSpec& spec = part->spec;
+    for (std::size_t i = 0; i < parts.size(); i++) {
+      const CallSpec& spec = parts[i]->spec;
       Part& one = alone.emplace_back(Part{spec.input, spec.output, spec.count * element_bytes(spec), nullptr});
       if (!stages) continue;
       auto staged = std::make_unique<Call>();
       staged->spec = spec;
       staged->spec.wire = {};  // that is of all of them together
-      if (const Status status = staging->stage_whole(*staged, shape_); !status.ok()) return failed(status);
+      if (const Status status = staging->stage_part(on_gpu, i, *staged, shape_, false); !status.ok()) {
+        return failed(status);
+      }
       if (staged->buffers == nullptr) continue;
       one.input = staged->spec.input;
       one.output = staged->spec.output;

@@ -1497,7 +1497,7 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
   stay_out(lock);
   if (const Status given = give_state(lock); !given.ok()) return given;
   if (engine_.stopped()) return gone();
-  if (staging_ != nullptr) Staging::add(lies, spec.stream, std::move(after), batch_.on_gpu());
+  if (staging_ != nullptr) Staging::add(lies, std::move(after), batch_.on_gpu());
   call->fingerprint = fingerprint_of(call->spec, 0);
   if (trace_) {
     trace_->issued(*call);

@@ -135,7 +135,8 @@ Result<Staging::Lies> Staging::find(const CallSpec& spec, const GroupShape& grou
   return lies;
 }
 
-Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
+Status Staging::stage(Call& call, const GroupShape& group, bool may_stream,
+                      std::unique_ptr<DeviceCopies::Event> after) {
   CallSpec& spec = call.spec;
   const auto found = find(spec, group);
   if (!found.ok()) return found.status();
@@ -152,10 +153,10 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
     if (!converts.ok()) return converts.status().because_of_this(name);
     narrows = converts.value();
   }
-  auto event = copies.make_event();
-  if (!event.ok()) return event.status().because_of_this(name);
-  if (const Status status = copies.record(*event.value(), spec.stream); !status.ok()) {
-    return status.because_of_this(name);
+  if (after == nullptr) {
+    auto marked = mark(lies.device(), spec.stream);
+    if (!marked.ok()) return marked.status().because_of_this(name);
+    after = std::move(marked).value();
   }
 
   auto* const input = static_cast<std::byte*>(const_cast<void*>(spec.input));
@@ -204,8 +205,7 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
   // Its work on the stream may write to the output, too.
   const bool prepares = from.bytes != 0 || spec.prepare != nullptr;
   if (may_stream && streams(spec, group, from.bytes, to.bytes)) {
-    auto streamed =
-        std::make_unique<StreamedCall>(copies, std::move(event).value(), spec.stream, from, to, std::move(memory));
+    auto streamed = std::make_unique<StreamedCall>(copies, std::move(after), spec.stream, from, to, std::move(memory));
     if (prepares) {
       streamed->prepare_by(spec.prepare, spec.prepare_context);
       spec.prepare = [](void* context) { static_cast<StreamedCall*>(context)->begin_filling(); };
@@ -220,7 +220,7 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
     call.buffers = std::move(streamed);
     return {};
   }
-  auto staged = std::make_unique<StagedCall>(copies, std::move(event).value(), spec.stream);
+  auto staged = std::make_unique<StagedCall>(copies, std::move(after), spec.stream);
   staged->input = from;
   staged->output = to;
   staged->memory = std::move(memory);
@@ -238,8 +238,11 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
 }
 
 Result<std::unique_ptr<DeviceCopies::Event>> Staging::mark(const Lies& lies, void* stream) {
-  const std::int32_t device = lies.device();
-  if (lies.sizes.output == 0 || device == WARREN_DEVICE_HOST) return std::unique_ptr<DeviceCopies::Event>();
+  if (lies.sizes.output == 0 || lies.device() == WARREN_DEVICE_HOST) return std::unique_ptr<DeviceCopies::Event>();
+  return mark(lies.device(), stream);
+}
+
+Result<std::unique_ptr<DeviceCopies::Event>> Staging::mark(std::int32_t device, void* stream) {
   DeviceCopies& copies = copies_on(device);
   auto event = copies.make_event();
   if (!event.ok()) return event.status();
@@ -247,7 +250,8 @@ Result<std::unique_ptr<DeviceCopies::Event>> Staging::mark(const Lies& lies, voi
   return event;
 }
 
-void Staging::add(const Lies& lies, void* stream, std::unique_ptr<DeviceCopies::Event> after, PartsOnGpu& parts) {
+void Staging::add(const Lies& lies, std::unique_ptr<DeviceCopies::Event> after, PartsOnGpu& parts) {
+  parts.after_.push_back(std::move(after));
   if (lies.sizes.output == 0) return;
   const std::int32_t device = lies.device();
   if (device == WARREN_DEVICE_HOST) {
@@ -256,14 +260,6 @@ void Staging::add(const Lies& lies, void* stream, std::unique_ptr<DeviceCopies::
   }
   if (parts.empty()) parts.device_ = device;
   parts.scattered_ = parts.scattered_ || device != parts.device_ || lies.in != lies.out;
-  if (parts.scattered_) return;
-  // The newest on a stream is behind all others.
-  const auto known = std::ranges::find(parts.after_, stream, &decltype(parts.after_)::value_type::first);
-  if (known != parts.after_.end()) {
-    known->second = std::move(after);
-  } else {
-    parts.after_.emplace_back(stream, std::move(after));
-  }
 }
 
 Result<bool> Staging::pack(const PartsOnGpu& parts, std::span<const std::shared_ptr<Call>> calls,
@@ -284,7 +280,8 @@ Result<bool> Staging::pack(const PartsOnGpu& parts, std::span<const std::shared_
   DeviceCopies& copies = copies_on(parts.device_);
   auto stream = copies.make_stream();
   if (!stream.ok()) return stream.status();
-  for (const auto& [of, after] : parts.after_) {
+  for (const auto& after : parts.after_) {
+    if (after == nullptr) continue;
     if (const Status status = copies.follow(*stream.value(), *after); !status.ok()) return status;
   }
   packed.spec.input = packed.spec.output = block.value().data();

@@ -37,8 +37,9 @@ class PartsOnGpu {
   friend class Staging;
   std::int32_t device_ = WARREN_DEVICE_HOST;  // where the first one lies
   bool scattered_ = false;                    // and not all others
-  // By stream of the program: behind what was on it when the newest of them was made.
-  std::vector<std::pair<void*, std::unique_ptr<DeviceCopies::Event>>> after_;
+  // By part: behind what was on its stream when it was made; null: it does not lie on a GPU. All of them: a stream that
+  // has the handle of an older one's may be another, made when that was destroyed.
+  std::vector<std::unique_ptr<DeviceCopies::Event>> after_;
 };
 
 // One a session. Any thread may call; what it makes ends before it.
@@ -63,7 +64,7 @@ class Staging {
   // call is one on them as narrow() makes it; else, and where shares end within blocks, it still has its wire type.
   // What is on spec.stream now, or what the program's prepare function puts there, is waited for before a buffer is
   // read or written. A send's buffer is read here. kInvalidArgument: buffers on two GPUs. kExhausted: the budget.
-  [[nodiscard]] Status stage(Call& call, const GroupShape& group) { return stage(call, group, true); }
+  [[nodiscard]] Status stage(Call& call, const GroupShape& group) { return stage(call, group, true, nullptr); }
   // Other ranks are on this host: the inputs of large allreduces may be lent to them on the GPU (shares()), which
   // stage() may prepare.
   void lend_inputs(bool lends) { lends_.store(lends, std::memory_order_relaxed); }
@@ -79,7 +80,12 @@ class Staging {
   // Null: it is not.
   [[nodiscard]] DeviceExchange* exchange() { return exchange_.get(); }
   // The same of one that others are part of: as a whole, before the round and after it.
-  [[nodiscard]] Status stage_whole(Call& call, const GroupShape& group) { return stage(call, group, false); }
+  [[nodiscard]] Status stage_whole(Call& call, const GroupShape& group) { return stage(call, group, false, nullptr); }
+  // The same of the `i`th of `parts`, or a copy of it, once: `alone`, or beside others, as a whole. What was on its
+  // stream when it was made is waited for; the stream may be gone.
+  [[nodiscard]] Status stage_part(PartsOnGpu& parts, std::size_t i, Call& call, const GroupShape& group, bool alone) {
+    return stage(call, group, alone, std::move(parts.after_[i]));
+  }
 
   // On which GPU its buffers lie, each of them, or WARREN_DEVICE_HOST.
   struct Lies {
@@ -92,9 +98,9 @@ class Staging {
   // Behind what is on that stream now, if buffers that lie so are to be part of others; null: they are on the CPU. It
   // may wait for the GPU. kUnavailable: the GPU.
   [[nodiscard]] Result<std::unique_ptr<DeviceCopies::Event>> mark(const Lies& lies, void* stream);
-  // An allreduce whose buffers lie so is one of `parts` from now on; `after`: of mark(), of its stream. No call into
-  // the driver.
-  static void add(const Lies& lies, void* stream, std::unique_ptr<DeviceCopies::Event> after, PartsOnGpu& parts);
+  // An allreduce whose buffers lie so is the next one of `parts` from now on; `after`: of mark(). No call into the
+  // driver.
+  static void add(const Lies& lies, std::unique_ptr<DeviceCopies::Event> after, PartsOnGpu& parts);
   // Gives a call that stands for these allreduces, which `parts` knows, and has neither buffers nor a prepare function,
   // buffers: packed on the GPU, and staged, or still with its wire type, as above. False: some buffers lie elsewhere,
   // or the GPU has no memory for them within the budget of snapshots: each is to be staged.
@@ -125,10 +131,13 @@ class Staging {
   [[nodiscard]] std::uint64_t scratch_bytes() const { return scratch_.bytes(); }
 
  private:
-  [[nodiscard]] Status stage(Call& call, const GroupShape& group, bool may_stream);
+  // `after`: null: behind what is on the call's stream now.
+  [[nodiscard]] Status stage(Call& call, const GroupShape& group, bool may_stream,
+                             std::unique_ptr<DeviceCopies::Event> after);
   [[nodiscard]] Result<std::int32_t> device_of(const void* pointer);
   [[nodiscard]] Result<std::int32_t> where(const StatePiece& piece);
   [[nodiscard]] Status append(std::vector<std::byte>& to, std::span<const std::byte> from, void* stream);
+  [[nodiscard]] Result<std::unique_ptr<DeviceCopies::Event>> mark(std::int32_t device, void* stream);
   DeviceCopies& copies_on(std::int32_t device);
 
   const warren_device_table& table_;

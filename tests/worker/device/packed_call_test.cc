@@ -78,7 +78,7 @@ class Batches : public ::testing::Test {
     EXPECT_TRUE(lies.ok());
     auto after = staging_->mark(lies.value(), stream);
     EXPECT_TRUE(after.ok()) << after.status().describe();
-    Staging::add(lies.value(), stream, std::move(after).value(), batch_.on_gpu());
+    Staging::add(lies.value(), std::move(after).value(), batch_.on_gpu());
     batch_.add(kWorldGroup, kShape, piece.call);
     return piece;
   }
@@ -266,6 +266,54 @@ TEST_F(Batches, WaitForTheProgramsWorkBeforeTheCalls) {
   EXPECT_TRUE(call.value()->buffers->deliver().ok());
   fake_gpu().controls.release();
   for (void* stream : streams) ASSERT_EQ(fake_gpu().table.end_stream(0, stream), WARREN_DEVICE_OK);
+}
+
+// The program may end a stream when it has made its calls: alone, or each by itself, or all in one.
+TEST_F(Batches, OutliveTheirStreams) {
+  for (const std::size_t parts : {1u, 3u}) {
+    for (const std::uint64_t gpu_bytes : {256 * kMiB, std::uint64_t{0}}) {
+      begin(gpu_bytes);
+      for (std::size_t i = 0; i < parts; i++) {
+        void* stream = nullptr;
+        ASSERT_EQ(fake_gpu().table.make_stream(0, &stream), WARREN_DEVICE_OK);
+        add(1000, 0, 0, false, stream);
+        ASSERT_EQ(fake_gpu().table.end_stream(0, stream), WARREN_DEVICE_OK);
+      }
+      const auto call = close();
+      ASSERT_TRUE(call.ok()) << call.status().describe();
+      run(*call.value());
+    }
+  }
+}
+
+// A stream that is made when another one was ended may have its handle: what was on that is waited for too.
+TEST_F(Batches, WaitForWorkOfAStreamWhoseHandleIsAnothersNow) {
+  begin();
+  void* ended = nullptr;
+  ASSERT_EQ(fake_gpu().table.make_stream(0, &ended), WARREN_DEVICE_OK);
+  const DeviceArray<float> source(std::vector<float>(1, 50.0f)), target(std::vector<float>(1, 0.0f));
+  fake_gpu().controls.arm("stream.copy", 0, FakeFault::kHang);
+  ASSERT_EQ(fake_gpu().table.copy(0, target.data(), source.data(), sizeof(float), ended), WARREN_DEVICE_OK);
+  Piece& first = add(1, 0, 0, false, ended);
+  first.call->spec.input = target.data();
+  ASSERT_EQ(fake_gpu().table.end_stream(0, ended), WARREN_DEVICE_OK);
+  std::vector<void*> streams;
+  do {
+    ASSERT_EQ(fake_gpu().table.make_stream(0, &streams.emplace_back()), WARREN_DEVICE_OK);
+  } while (streams.back() != ended && streams.size() < 100);
+  if (streams.back() == ended) {
+    add(1, 0, 0, false, ended);
+    const std::uint64_t packs = calls("pack");
+    const auto call = close();
+    ASSERT_TRUE(call.ok());
+    std::thread filling([&] { EXPECT_TRUE(fill(*call.value()).ok()); });
+    while (calls("pack") == packs) std::this_thread::yield();
+    fake_gpu().controls.release();
+    filling.join();
+    EXPECT_EQ(static_cast<const float*>(call.value()->spec.input)[0], 50.0f) << "the copy was there first";
+  }
+  for (void* stream : streams) ASSERT_EQ(fake_gpu().table.end_stream(0, stream), WARREN_DEVICE_OK);
+  if (streams.size() == 100) GTEST_SKIP() << "no stream had the handle of the one that was ended";
 }
 
 // A round that the log serves: nothing is packed.
