@@ -338,8 +338,8 @@ Status issue(warren_comm& comm, CallSpec& spec, warren_handle** handle) {
 }
 
 warren_code start(warren_comm* comm, CallSpec& spec, warren_handle** handle) {
-  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
   if (handle != nullptr) *handle = nullptr;
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
   return guarded([&] {
     const Entry entry(*comm->shared);
     return entry.status().ok() ? issue(*comm, spec, handle) : entry.status();
@@ -365,7 +365,8 @@ void clear_next(warren_comm& comm) {
 }
 
 // Of a collective that is not even issued: it was the next one.
-warren_code refuse(warren_comm* comm, const Status& why) {
+warren_code refuse(warren_comm* comm, warren_handle** handle, const Status& why) {
+  if (handle != nullptr) *handle = nullptr;
   return guarded([&]() -> Status {
     if (comm == nullptr) return why;
     const Entry entry(*comm->shared);
@@ -983,8 +984,8 @@ warren_code warren_lazy_checkpoint(warren_comm* comm, warren_serialize serialize
 
 warren_code warren_allreduce(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, warren_op op,
                              warren_handle** handle) {
-  if (!is_type(type)) return refuse(comm, check_type("allreduce", type));
-  if (!is_op(op)) return refuse(comm, check_op("allreduce", op));
+  if (!is_type(type)) return refuse(comm, handle, check_type("allreduce", type));
+  if (!is_op(op)) return refuse(comm, handle, check_op("allreduce", op));
   CallSpec spec;
   spec.collective = Collective::kAllreduce;
   spec.type = static_cast<DataType>(type);
@@ -999,7 +1000,7 @@ warren_code warren_allreduce(warren_comm* comm, const void* in, void* out, size_
 warren_code warren_allreduce_custom(warren_comm* comm, const void* in, void* out, size_t count, size_t element_bytes,
                                     warren_custom_reduce reduce, void* context, warren_handle** handle) {
   if (reduce == nullptr) {
-    return refuse(comm, Status(Code::kInvalidArgument, "allreduce: the reduction is NULL"));
+    return refuse(comm, handle, Status(Code::kInvalidArgument, "allreduce: the reduction is NULL"));
   }
   CallSpec spec;
   spec.collective = Collective::kAllreduce;
@@ -1017,8 +1018,8 @@ warren_code warren_allreduce_custom(warren_comm* comm, const void* in, void* out
 
 warren_code warren_reduce(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, warren_op op,
                           int32_t root, warren_handle** handle) {
-  if (const Status s = check_type("reduce", type); !s.ok()) return refuse(comm, s);
-  if (const Status s = check_op("reduce", op); !s.ok()) return refuse(comm, s);
+  if (const Status s = check_type("reduce", type); !s.ok()) return refuse(comm, handle, s);
+  if (const Status s = check_op("reduce", op); !s.ok()) return refuse(comm, handle, s);
   CallSpec spec;
   spec.collective = Collective::kReduce;
   spec.type = static_cast<DataType>(type);
@@ -1033,8 +1034,8 @@ warren_code warren_reduce(warren_comm* comm, const void* in, void* out, size_t c
 
 warren_code warren_reduce_scatter(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,
                                   warren_op op, warren_handle** handle) {
-  if (const Status s = check_type("reduce_scatter", type); !s.ok()) return refuse(comm, s);
-  if (const Status s = check_op("reduce_scatter", op); !s.ok()) return refuse(comm, s);
+  if (const Status s = check_type("reduce_scatter", type); !s.ok()) return refuse(comm, handle, s);
+  if (const Status s = check_op("reduce_scatter", op); !s.ok()) return refuse(comm, handle, s);
   CallSpec spec;
   spec.collective = Collective::kReduceScatter;
   spec.type = static_cast<DataType>(type);
@@ -1048,7 +1049,7 @@ warren_code warren_reduce_scatter(warren_comm* comm, const void* in, void* out, 
 
 warren_code warren_broadcast(warren_comm* comm, void* buffer, size_t count, warren_type type, int32_t root,
                              warren_handle** handle) {
-  if (const Status s = check_type("broadcast", type); !s.ok()) return refuse(comm, s);
+  if (const Status s = check_type("broadcast", type); !s.ok()) return refuse(comm, handle, s);
   CallSpec spec;
   spec.collective = Collective::kBroadcast;
   spec.type = static_cast<DataType>(type);
@@ -1068,9 +1069,9 @@ warren_code warren_barrier(warren_comm* comm, warren_handle** handle) {
 
 warren_code warren_allgatherv(warren_comm* comm, const void* in, void* out, const size_t* counts, warren_type type,
                               warren_handle** handle) {
-  if (const Status s = check_type("allgatherv", type); !s.ok()) return refuse(comm, s);
+  if (const Status s = check_type("allgatherv", type); !s.ok()) return refuse(comm, handle, s);
   if (comm == nullptr || counts == nullptr) {
-    return refuse(comm, Status(Code::kInvalidArgument, "allgatherv: the communicator or the counts are NULL"));
+    return refuse(comm, handle, Status(Code::kInvalidArgument, "allgatherv: the communicator or the counts are NULL"));
   }
   static_assert(std::is_same_v<size_t, std::uint64_t>);
   CallSpec spec;
@@ -1084,16 +1085,16 @@ warren_code warren_allgatherv(warren_comm* comm, const void* in, void* out, cons
 }
 
 // The collectives that move equal blocks from `in` to `out` and have at most a root.
-#define WARREN_MOVING(name, kind, ...)                                          \
-  if (const Status s = check_type(name, type); !s.ok()) return refuse(comm, s); \
-  CallSpec spec;                                                                \
-  spec.collective = kind;                                                       \
-  spec.type = static_cast<DataType>(type);                                      \
-  spec.input = in;                                                              \
-  spec.output = out;                                                            \
-  spec.count = count;                                                           \
-  __VA_ARGS__;                                                                  \
-  spec.site = WARREN_SITE;                                                      \
+#define WARREN_MOVING(name, kind, ...)                                                  \
+  if (const Status s = check_type(name, type); !s.ok()) return refuse(comm, handle, s); \
+  CallSpec spec;                                                                        \
+  spec.collective = kind;                                                               \
+  spec.type = static_cast<DataType>(type);                                              \
+  spec.input = in;                                                                      \
+  spec.output = out;                                                                    \
+  spec.count = count;                                                                   \
+  __VA_ARGS__;                                                                          \
+  spec.site = WARREN_SITE;                                                              \
   return start(comm, spec, handle)
 
 warren_code warren_allgather(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,
@@ -1118,6 +1119,7 @@ warren_code warren_all_to_all(warren_comm* comm, const void* in, void* out, size
 
 warren_code warren_send(warren_comm* comm, const void* buffer, size_t count, warren_type type, int32_t peer,
                         int32_t tag, warren_handle** handle) {
+  if (handle != nullptr) *handle = nullptr;
   if (const Status s = check_type("send", type); !s.ok()) return report(s);
   CallSpec spec;
   spec.collective = Collective::kPoint;
@@ -1133,6 +1135,7 @@ warren_code warren_send(warren_comm* comm, const void* buffer, size_t count, war
 
 warren_code warren_recv(warren_comm* comm, void* buffer, size_t count, warren_type type, int32_t peer, int32_t tag,
                         warren_handle** handle) {
+  if (handle != nullptr) *handle = nullptr;
   if (const Status s = check_type("recv", type); !s.ok()) return report(s);
   CallSpec spec;
   spec.collective = Collective::kPoint;

@@ -192,6 +192,29 @@ TEST(BadInput, BuffersAndArguments) {
   });
 }
 
+TEST(BadInput, ACallThatIsRefusedGivesNoHandle) {
+  int x = 0;
+  const auto type = static_cast<warren_type>(0);
+  const auto refused = [&](auto call) {
+    warren_handle* handle = reinterpret_cast<warren_handle*>(&x);  // of an older call
+    EXPECT_EQ(call(&handle), WARREN_INVALID_ARGUMENT);
+    EXPECT_EQ(handle, nullptr) << warren_last_error();
+  };
+  using Handle = warren_handle**;
+  refused([&](Handle h) { return warren_barrier(nullptr, h); });
+  refused([&](Handle h) { return warren_allreduce(nullptr, &x, &x, 1, type, WARREN_SUM, h); });
+  refused([&](Handle h) { return warren_allreduce(nullptr, &x, &x, 1, WARREN_I32, static_cast<warren_op>(0), h); });
+  refused([&](Handle h) { return warren_allreduce_custom(nullptr, &x, &x, 1, 4, nullptr, nullptr, h); });
+  refused([&](Handle h) { return warren_reduce(nullptr, &x, &x, 1, type, WARREN_SUM, 0, h); });
+  refused([&](Handle h) { return warren_reduce_scatter(nullptr, &x, &x, 1, type, WARREN_SUM, h); });
+  refused([&](Handle h) { return warren_broadcast(nullptr, &x, 1, type, 0, h); });
+  refused([&](Handle h) { return warren_allgather(nullptr, &x, &x, 1, type, h); });
+  refused([&](Handle h) { return warren_allgatherv(nullptr, &x, &x, nullptr, WARREN_I32, h); });
+  refused([&](Handle h) { return warren_gather(nullptr, &x, &x, 1, type, 0, h); });
+  refused([&](Handle h) { return warren_send(nullptr, &x, 1, type, 0, 0, h); });
+  refused([&](Handle h) { return warren_recv(nullptr, &x, 1, type, 0, 0, h); });
+}
+
 // With a log, a rank that is gone is waited for; without one, the others end.
 void log_nothing(int, Options& o) {
   o.replicas = 0;
