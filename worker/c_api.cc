@@ -443,7 +443,8 @@ std::vector<std::span<const std::byte>> read_only(const Places& places) {
 // That the places of a state have its size.
 Status fits(const Places& places, const char* which, const std::vector<std::byte>& state) {
   std::uint64_t bytes = 0;
-  for (const auto& place : places) bytes += place.size();
+  // Nonsense stays too large.
+  for (const auto& place : places) bytes += std::min<std::uint64_t>(place.size(), ~bytes);
   if (bytes == state.size()) return {};
   return {Code::kInvalidArgument, "restore: the places of the " + std::string(which) + " state have " +
                                       std::to_string(bytes) + " bytes, and the state that was loaded " +

@@ -785,21 +785,30 @@ TEST_F(Devices, StatesInSeveralPlacesComeBackToThem) {
       },
       with_disk, false);
   for (const auto& e : errors) EXPECT_FALSE(e.has_value()) << e->what();
-  const auto misfits = cluster_.run(
-      kRanks,
-      [&](Communicator& comm) {
-        const Done done{all_done};
-        const DeviceArray<float> small(100);
-        try {
-          comm.load_checkpoint_into({small.span()});
-          ADD_FAILURE() << "the state is larger";
-        } catch (const Error& e) {
-          EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
-          EXPECT_THAT(e.what(), HasSubstr("the places of the global state have 400 bytes"));
-        }
-      },
-      with_disk, false);
-  for (const auto& e : misfits) EXPECT_FALSE(e.has_value()) << e->what();
+  // Also where the bytes of all places are as many but for 2^64.
+  for (const bool wraps : {false, true}) {
+    const auto misfits = cluster_.run(
+        kRanks,
+        [&](Communicator& comm) {
+          const Done done{all_done};
+          const DeviceArray<std::byte> small(400);
+          std::vector<Place> places{small.span()};
+          if (wraps) {
+            places.emplace_back(std::span(small.data(), ~std::size_t{0} - 799));
+            places.emplace_back(std::span(small.data(), 4 * (kState + 1001) + 400));
+          }
+          try {
+            comm.load_checkpoint_into(places);
+            ADD_FAILURE() << "the state is larger";
+          } catch (const Error& e) {
+            EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+            EXPECT_THAT(e.what(), HasSubstr("the places of the global state have " +
+                                            std::to_string(wraps ? ~std::uint64_t{0} : 400) + " bytes"));
+          }
+        },
+        with_disk, false);
+    for (const auto& e : misfits) EXPECT_FALSE(e.has_value()) << e->what();
+  }
   const auto again = cluster_.run(
       kRanks,
       [&](Communicator& comm) {
