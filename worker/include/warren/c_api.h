@@ -1,7 +1,9 @@
 /* Warren's C interface. <warren/warren.h> is the C++ interface on top of it.
  *
  * Every function returns a warren_code; on failure warren_last_error() holds the text for the calling thread, with the
- * chain of causes. No function throws, terminates the process or installs a signal handler.
+ * chain of causes. No function throws. The library ends the process only where a setting, or warren_drain, says so:
+ * with on_rollback "exit", the default, a life that is over ends with code 75 to 78 (docs/errors.md), to be started
+ * again or not; "error": calls fail. It handles no signal but SIGTERM, if the setting on_sigterm says so.
  *
  * Threads: one thread at a time may call functions of one communicator and of those split from it (another thread may
  * take over if the two synchronize); a call that finds another one inside fails with WARREN_INVALID_ARGUMENT.
@@ -71,7 +73,8 @@ typedef struct warren_comm warren_comm;     /* a communicator */
 typedef struct warren_handle warren_handle; /* an asynchronous call */
 
 typedef enum warren_log_level { WARREN_LOG_INFO = 0, WARREN_LOG_WARNING = 1, WARREN_LOG_ERROR = 2 } warren_log_level;
-/* Called from any thread of the library; `text` is valid during the call. */
+/* Called from any thread of the library, and from several at once, a line each; `text` is valid during the call. Until
+ * the communicator, those split from it and their handles are gone. */
 typedef void (*warren_log_sink)(warren_log_level level, const char* text, void* context);
 /* Called once when the call has finished, from the thread that finished it, which may be the library's. It must not
  * call the communicator's functions. */
@@ -247,8 +250,8 @@ WARREN_API warren_code warren_use_stream(warren_comm*, void* stream);
  * asynchronous one, a checkpoint), when one of it is waited, tested or freed, and by fusion_end. So ranks must not only
  * make the same collectives, but also first wait for, test, or free what they have just put together at the same places
  * among them (waiting for what was sent before, and callbacks, end nothing), with the same `bytes`; ranks that do not
- * get WARREN_DESYNC. Calls with a prepare function, a custom type or buffers on a GPU are made alone, on all ranks
- * alike, and so are set-up rounds, which end nothing. Messages, calls of other communicators, another fusion_begin and
+ * get WARREN_DESYNC. Calls with a prepare function or a custom type are made alone, on all ranks alike, and so are
+ * set-up rounds, which end nothing. Messages, calls of other communicators, another fusion_begin and
  * meets_round are WARREN_INVALID_ARGUMENT between the two: not all ranks make them at the same place. Each call's
  * handle ends as ever. The bits are those of one call of all elements, one call's after the other's: which algorithm
  * combines them, and in which order, follows from all that was put together, as it does from a call's size. They are

@@ -283,8 +283,8 @@ struct Options {
   int streams = 0;                // TCP connections a link
   bool no_checksums = false;      // payload on TCP links, and what NCCL moves, is not checksummed
   bool check_call_sites = false;  // a collective must be called from the same place on all ranks
-  // Empty: standard error. Called from any thread of the library, one line at a time; the text is valid during the
-  // call. What it throws is swallowed.
+  // Empty: standard error. Called from any thread of the library, and from several at once, a line each; the text is
+  // valid during the call. What it throws is swallowed.
   std::function<void(LogLevel, std::string_view)> log_sink;
   std::optional<LogLevel> log_level;  // least level that is logged
   std::string domain_id;              // equal for what dies together
