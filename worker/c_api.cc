@@ -1206,11 +1206,10 @@ warren_code warren_on_complete(warren_handle* handle, warren_callback callback, 
 
 void warren_handle_free(warren_handle* handle) {
   if (handle == nullptr || forked(*handle->shared)) return;  // as warren_destroy
-  // Also where another thread is inside a call: the buffers are in use until this one has finished. From a callback,
-  // the call that it belongs to has finished.
-  if (!Session::inside_callback()) {
-    (void)guarded([&] { return handle->shared->session->wait(*handle->call); });
-  }
+  // Also where another thread is inside a call: the buffers are in use until this one has finished. From a callback of
+  // the same job's, the call that it belongs to has finished, and no other may be waited for.
+  Session& session = *handle->shared->session;
+  if (!session.calls_back_here()) (void)guarded([&] { return session.wait(*handle->call); });
   delete handle;
 }
 

@@ -56,24 +56,33 @@ constexpr std::int64_t kLookAgainMs = 50;
 // An eighth of the smallest logs, 64 MiB of the large ones.
 constexpr std::size_t kSpilledExtents = 4;
 
-// The thread runs, or may run at any moment, a program's callback or reduction: it must not enter a session again.
-thread_local bool inside = false;
+// While one lives the thread runs, or may run at any moment, a callback or a reduction that the program has given to
+// this session: it must not enter it again.
 class Inside {
  public:
-  Inside() : before_(std::exchange(inside, true)) {}
-  ~Inside() { inside = before_; }
+  explicit Inside(const Session& session) : session_(session), outer_(std::exchange(innermost_, this)) {}
+  ~Inside() { innermost_ = outer_; }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
+  [[nodiscard]] static bool any() { return innermost_ != nullptr; }
+  [[nodiscard]] static bool of(const Session& session) {
+    const Inside* at = innermost_;
+    while (at != nullptr && &at->session_ != &session) at = at->outer_;
+    return at != nullptr;
+  }
 
  private:
-  const bool before_;
+  static thread_local const Inside* innermost_;
+  const Session& session_;
+  const Inside* const outer_;
 };
+thread_local const Inside* Inside::innermost_ = nullptr;
 
 // Calls a function of the program's outside the lock. What it throws goes no further than here: above are calls that
 // the engine still knows, and a thread of the library.
 template <class Function>
-Status call_program(const char* what, Function function) {
-  const Inside here;
+Status call_program(const Session& session, const char* what, Function function) {
+  const Inside here(session);
   try {
     function();
   } catch (const std::exception& e) {
@@ -844,16 +853,20 @@ void Session::run_callbacks(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void Session::call_back(Call& call) {
+void Session::call_back(Call& call) const {
   const std::string text = call.status.describe();
-  const Inside here;
+  const Inside here(*this);
   call.callback(static_cast<warren_code>(call.status.code()), call.status.ok() ? nullptr : text.c_str(),
                 call.callback_context);
   call.settled.store(true, std::memory_order_release);
 }
 
 bool Session::inside_callback() {
-  return inside;
+  return Inside::any();
+}
+
+bool Session::calls_back_here() const {
+  return Inside::of(*this);
 }
 
 void Session::log_waits(std::chrono::steady_clock::time_point& next) {
@@ -925,7 +938,7 @@ bool Session::prepare(std::unique_lock<std::mutex>& lock) {
   Status filled;
   {
     const Span span(trace_.get(), TraceFile::Row::kBuffers, "prepare");
-    filled = call_program("the prepare function", [&] { call->spec.prepare(call->spec.prepare_context); });
+    filled = call_program(*this, "the prepare function", [&] { call->spec.prepare(call->spec.prepare_context); });
   }
   lock.lock();
   if (filled.ok() && call->buffers != nullptr) filled = call->buffers->filled();
@@ -1155,7 +1168,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     bool& watched;
   };
   std::optional<Caller> caller(callers_);
-  const Inside here;  // reductions run in here
+  const Inside here(*this);  // reductions run in here
   int idle = 0;
   std::chrono::steady_clock::time_point idle_since, next_log;
   while (!done()) {
@@ -1226,7 +1239,7 @@ void Session::hand_over() {
 }
 
 void Session::engine_loop() {
-  const Inside here;
+  const Inside here(*this);
   std::unique_lock lock(mutex_);
   std::chrono::steady_clock::time_point next_log;
   while (true) {
@@ -1291,8 +1304,8 @@ Status Session::give_state(std::unique_lock<std::mutex>& lock) {
   const void* bytes = nullptr;
   std::size_t size = 0;
   lock.unlock();
-  const Status called =
-      call_program("the function that a lazy checkpoint calls", [&] { serialize_(&bytes, &size, serialize_context_); });
+  const Status called = call_program(*this, "the function that a lazy checkpoint calls",
+                                     [&] { serialize_(&bytes, &size, serialize_context_); });
   if (!called.ok()) {
     lock.lock();
     end_life(called);
@@ -1579,7 +1592,7 @@ bool Session::test(Call& call) {
   if (call.settled.load(std::memory_order_acquire)) return true;
   std::unique_lock lock(mutex_);
   yield_to_control(lock);  // a program may call this again and again, and leave the lock free for moments only
-  const Inside here;
+  const Inside here(*this);
   const bool moved = engine_.progress();
   report_failure();
   run_callbacks(lock);

@@ -51,6 +51,8 @@ class Session final : private DataPath {
 
   // Whether the calling thread runs a callback of some session: it must not wait then.
   static bool inside_callback();
+  // Likewise of this one, which it must not wait for: it may be what would finish the call.
+  [[nodiscard]] bool calls_back_here() const;
 
   // What the plan says; fixed once create() has returned.
   [[nodiscard]] Rank rank() const { return self_; }
@@ -249,7 +251,7 @@ class Session final : private DataPath {
   [[nodiscard]] std::optional<int> ends_process(const Status& why, bool fenced) const;
   static TimeMs now();
   void log_waits(std::chrono::steady_clock::time_point& next);
-  static void call_back(Call& call);
+  void call_back(Call& call) const;
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   void engine_loop();
   void hand_over();

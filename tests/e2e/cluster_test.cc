@@ -296,6 +296,31 @@ TEST(Cluster, ACallbackMayFreeItsHandle) {
   });
 }
 
+// The buffers of a call that has not finished are in use; another job's callback is no reason not to wait for it.
+TEST(Cluster, ACallbackThatFreesAnotherJobsHandleWaitsForIt) {
+  Cluster cluster;
+  std::promise<void> frees;
+  cluster.run_well(2, [&](Communicator& comm) {
+    std::vector<float> v(1000, 1.0f), one{1.0f};
+    if (comm.rank() == 1) {
+      frees.get_future().wait();
+      return comm.allreduce(std::span(v));
+    }
+    Communicator other = Communicator::create(cluster.options(0, 1, "other"));
+    auto pending = std::make_unique<Handle>(comm.allreduce_async(std::span(v)));
+    Handle call = other.allreduce_async(std::span(one));
+    float seen = 0;
+    call.on_complete([&](const Error*) {
+      frees.set_value();
+      pending.reset();
+      seen = v[0];
+    });
+    call.wait();
+    EXPECT_EQ(seen, 2.0f);
+    other.finalize();
+  });
+}
+
 // Within a host a link has one stream.
 void on_a_host_of_its_own(int rank, Options& o) {
   o.host_id = "host-" + std::to_string(rank);

@@ -404,7 +404,8 @@ WARREN_API warren_code warren_test(warren_handle*, int32_t* finished);
 WARREN_API warren_code warren_handle_contributors(const warren_handle*, int32_t* ranks, size_t capacity, size_t* count);
 /* Calls `callback` once: now, if the call has finished. At most one a handle. */
 WARREN_API warren_code warren_on_complete(warren_handle*, warren_callback callback, void* context);
-/* Waits if need be, then frees. NULL is allowed. */
+/* Waits if need be, then frees. NULL is allowed. A callback may free its own handle. It may free others, too, but those
+ * of the same job are not waited for there: the buffers of a call that has not finished are in use until it has. */
 WARREN_API void warren_handle_free(warren_handle*);
 
 #ifdef __cplusplus

@@ -394,7 +394,8 @@ class Handle {
   }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
-  // Waits for the call. Its failure, if nobody asked for it, is lost.
+  // Waits for the call, but in a callback of the same job's (warren_handle_free in c_api.h). Its failure, if nobody
+  // asked for it, is lost.
   ~Handle() { warren_handle_free(handle_); }
 
   // Waits until the call has finished and throws Error if it failed; again, the same.
