@@ -259,6 +259,11 @@ Result<std::unique_ptr<PreemptionWatch>> watch_for_preemption() {
   }
   const auto cloud = parse_cloud(FLAGS_preemption_notice);
   if (!cloud.ok()) return cloud.status().because_of_this(Code::kInvalidArgument, "--preemption_notice");
+  if (worker::is_ignored(SIGTERM)) {
+    return Status(Code::kInvalidArgument,
+                  "--preemption_notice acts by SIGTERM, which this process was started to ignore: leave out "
+                  "what makes it so (trap '' TERM), or the flag");
+  }
   if (!FLAGS_preemption_url.empty() && !FLAGS_preemption_url.starts_with("http://")) {
     return Status(Code::kInvalidArgument, "--preemption_url is " + worker::in_quotes(FLAGS_preemption_url) +
                                               ": give http://HOST or http://HOST:PORT");

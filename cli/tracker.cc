@@ -12,6 +12,7 @@
 #include "cli/table.h"
 #include "cli/values.h"
 #include "storage/rocks_journal.h"
+#include "worker/launch/launcher.h"
 #include "worker/launch/netinfo.h"
 #include "worker/launch/settings.h"
 
@@ -29,12 +30,15 @@ DECLARE_bool(insecure_no_auth);
 namespace warren::cli {
 namespace {
 
-// What stops a service; blocked in every thread, so that they wait until somebody takes them.
+// What stops a service, but for what it was started to ignore; blocked in every thread, so that they wait until
+// somebody takes them.
 class StopSignals {
  public:
   StopSignals() {
     sigemptyset(&set_);
-    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set_, signal);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+      if (!worker::is_ignored(signal)) sigaddset(&set_, signal);
+    }
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     signal(SIGPIPE, SIG_IGN);  // who reads the log may go away
   }
@@ -148,7 +152,8 @@ const Command kTrackerCommand = {
     .summary = "runs a tracker in the foreground, for many jobs",
     .usage = "--data_dir=DIR (--secret_file=FILE | --insecure_no_auth) [flags]",
     .text =
-        "Serves until SIGTERM, SIGINT or SIGHUP. Started again with the same --data_dir it takes up its jobs where "
+        "Serves until SIGTERM, SIGINT or SIGHUP, but for those that it was started to ignore (nohup). Started again "
+        "with the same --data_dir it takes up its jobs where "
         "they "
         "were. It logs to standard error. The address that it listens on (--bind) and the one that workers are told "
         "(--advertise) are separate, for machines behind address translation.",

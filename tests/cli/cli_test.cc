@@ -56,10 +56,12 @@ std::string tell_waits(pid_t pid) {
   return out;
 }
 
-// `warren` with arguments, its two outputs in one stream unless told apart.
+// `warren` with arguments, its two outputs in one stream unless told apart. `ignored`: the signal that it is started to
+// ignore; nothing else of that kind is inherited from who runs the tests.
 class Program {
  public:
-  explicit Program(const std::vector<std::string>& arguments, const std::vector<std::string>& variables = {}) {
+  explicit Program(const std::vector<std::string>& arguments, const std::vector<std::string>& variables = {},
+                   int ignored = 0) {
     EXPECT_EQ(pipe2(out_, O_CLOEXEC), 0);
     EXPECT_EQ(pipe2(err_, O_CLOEXEC), 0);
     std::vector<std::string> words = {WARREN_PROGRAM};
@@ -73,6 +75,7 @@ class Program {
     envp.push_back(nullptr);
     pid_ = fork();
     if (pid_ == 0) {
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, signal == ignored ? SIG_IGN : SIG_DFL);
       dup2(out_[1], 1);
       dup2(err_[1], 2);
       execve(WARREN_PROGRAM, argv.data(), envp.data());
@@ -398,6 +401,13 @@ TEST(Run, SignalsReachTheWorkers) {
   EXPECT_THAT(p.output(), HasSubstr("[1] stopping"));
 }
 
+TEST(Run, ANoticeOfTheCloudNeedsTheSignalThatItComesBy) {
+  Program p({"run", "-n", "1", "--preemption_notice=aws", "sh", "-c", "echo started"}, {}, SIGTERM);
+  EXPECT_EQ(p.wait(), 2);
+  EXPECT_THAT(p.error(), HasSubstr("was started to ignore"));
+  EXPECT_THAT(p.output(), IsEmpty());
+}
+
 TEST(Run, NoOrphanSurvivesAKilledLauncher) {
   const TemporaryFolder folder;  // a killed launcher cannot take its secret away
   Program p({"run", "-n", "1", "sh", "-c", "sleep 1000 & echo pids $$ $! end; wait"}, {"TMPDIR=" + folder.path()});
@@ -562,7 +572,7 @@ TEST(Run, GoesOnFromItsCheckpointWithAnotherNumberOfWorkers) {
 // A tracker on free ports with a secret of its own.
 class LiveTracker {
  public:
-  explicit LiveTracker(std::vector<std::string> more = {}) {
+  explicit LiveTracker(std::vector<std::string> more = {}, int ignored = 0) {
     EXPECT_EQ(warren({"keygen", "--out", secret()}).code, 0);
     std::vector<std::string> arguments = {"tracker",
                                           "--bind=127.0.0.1",
@@ -571,7 +581,7 @@ class LiveTracker {
                                           "--data_dir=" + (folder_ / "data"),
                                           "--secret_file=" + secret()};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    program_ = std::make_unique<Program>(arguments);
+    program_ = std::make_unique<Program>(arguments, std::vector<std::string>(), ignored);
     const std::string log = program_->wait_for("status at http://");
     address = between(log, "WARREN_TRACKER=", "; \"");
     page = between(log, "status at http://", "/");
@@ -601,6 +611,14 @@ TEST(Tracker, ServesShowsItselfAndStops) {
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.error, HasSubstr("no job 'x'"));
   tracker.program().signal(SIGTERM);
+  EXPECT_EQ(tracker.program().wait(), 0);
+  EXPECT_THAT(tracker.program().error(), HasSubstr("stopping on signal Terminated"));
+}
+
+TEST(Tracker, OutlivesAHangUpThatItWasStartedToIgnore) {
+  LiveTracker tracker({}, SIGHUP);  // as nohup does
+  tracker.program().signal(SIGHUP);
+  tracker.program().signal(SIGTERM);  // is taken after it
   EXPECT_EQ(tracker.program().wait(), 0);
   EXPECT_THAT(tracker.program().error(), HasSubstr("stopping on signal Terminated"));
 }

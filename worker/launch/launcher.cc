@@ -692,10 +692,17 @@ class Launch {
 
 }  // namespace
 
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 LauncherSignals::LauncherSignals() {
   sigset_t passed_on, blocked;
   sigemptyset(&passed_on);
-  for (const int signal : kPassedOn) sigaddset(&passed_on, signal);
+  for (const int signal : kPassedOn) {
+    if (!is_ignored(signal)) sigaddset(&passed_on, signal);
+  }
   blocked = passed_on;
   sigaddset(&blocked, SIGPIPE);  // a reader of our output that goes away is an error of write
   pthread_sigmask(SIG_BLOCK, &blocked, &before_);

@@ -14,8 +14,13 @@
 
 namespace warren::worker {
 
-// Takes the signals that the launcher passes on out of the calling thread and of those that it starts from here on.
-// Make it in the main thread before any other thread exists. Restores the mask when it goes.
+// Whether whoever started this process has it ignore `signal`, as nohup does, or the & of a shell without job control.
+// Once blocked, such a signal would be queued and taken all the same.
+[[nodiscard]] bool is_ignored(int signal);
+
+// Takes the signals that the launcher passes on, but for those that it is to ignore, out of the calling thread and of
+// those that it starts from here on. Make it in the main thread before any other thread exists. Restores the mask when
+// it goes.
 class LauncherSignals {
  public:
   LauncherSignals();
@@ -79,15 +84,15 @@ struct LaunchOptions {
 //
 // Each worker leads a process group; the group is killed when its worker ends, and all are killed when this process
 // dies, even by SIGKILL. A worker's standard input is empty. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on
-// to the groups; after one of the first three no worker is restarted, and a second SIGINT kills. A worker that shows
-// life does not get the first SIGTERM: it is told to drain (life_sign.h), and gets the signal only if it is still there
-// a second after drain_ms. A second SIGTERM makes it leave at once. A SIGTERM that this process sends to itself with
-// sigqueue() carries the time that is left, in milliseconds. A worker that fails
-// with no restart left ends the job: the others get SIGTERM, and SIGKILL after grace_ms. But where there are spares,
-// one that has no place, as far as is known (life_sign.h), is given up alone, as long as enough are left for all places
-// of this launcher's; in mode shrink that goes for any that is lost, as long as min_workers may be left in the job,
-// those elsewhere included. Its exit code is the launcher's only if all were given up so. What the launcher itself says
-// is "warren: event: text"; docs/events.md lists the events.
+// to the groups, but for those that this process was started to ignore; after one of the first three no worker is
+// restarted, and a second SIGINT kills. A worker that shows life does not get the first SIGTERM: it is told to drain
+// (life_sign.h), and gets the signal only if it is still there a second after drain_ms. A second SIGTERM makes it leave
+// at once. A SIGTERM that this process sends to itself with sigqueue() carries the time that is left, in milliseconds.
+// A worker that fails with no restart left ends the job: the others get SIGTERM, and SIGKILL after grace_ms. But where
+// there are spares, one that has no place, as far as is known (life_sign.h), is given up alone, as long as enough are
+// left for all places of this launcher's; in mode shrink that goes for any that is lost, as long as min_workers may be
+// left in the job, those elsewhere included. Its exit code is the launcher's only if all were given up so. What the
+// launcher itself says is "warren: event: text"; docs/events.md lists the events.
 //
 // kUnavailable: the program cannot be started (nothing runs then). kInternal: the system refused something.
 // Call from the main thread; one launch at a time in a process.

@@ -514,13 +514,15 @@ TEST(Launch, AProgramThatIsNotThereIsSaid) {
 // A launcher in a process of its own, so that it can be signalled and killed.
 class LauncherProcess {
  public:
-  explicit LauncherProcess(LaunchOptions options) {
+  // `ignored`: what it is started to ignore; nothing else of that kind is inherited from who runs the tests.
+  explicit LauncherProcess(LaunchOptions options, int ignored = 0) {
     EXPECT_EQ(pipe2(output_, O_CLOEXEC), 0);
     // The test's own reaper: what the launcher leaves behind becomes our child, and can be waited for.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid = fork();
     if (pid == 0) {
       prctl(PR_SET_CHILD_SUBREAPER, 0);
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, signal == ignored ? SIG_IGN : SIG_DFL);
       options.output_fd = options.error_fd = output_[1];
       const LauncherSignals signals;
       const auto code = launch(options, signals);
@@ -590,6 +592,19 @@ TEST(LaunchSignals, ArePassedOn) {
     EXPECT_THAT(text, HasSubstr("[0] got")) << name;
     EXPECT_THAT(text, HasSubstr("[1] got")) << name;
   }
+}
+
+TEST(LaunchSignals, OneThatItWasStartedToIgnoreEndsNothing) {
+  auto o = shell(1,
+                 "[ $WARREN_ATTEMPT = 0 ] || exit 0; trap 'kill -9 $$' USR1; echo ready; "
+                 "while :; do sleep 1000 & wait; done");
+  o.restarts = 1;
+  LauncherProcess launcher(o, SIGHUP);
+  launcher.wait_for_lines(1);
+  kill(launcher.pid, SIGHUP);
+  kill(launcher.pid, SIGUSR1);  // is taken after it
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 0) << text;
 }
 
 TEST(LaunchSignals, ASecondInterruptKills) {
