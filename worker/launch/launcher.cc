@@ -355,6 +355,10 @@ class Launch {
     const std::int64_t now = now_ms();
     if (term_at_ms_ >= 0 && now >= term_at_ms_) {
       term_at_ms_ = -1;
+      if (!draining_ && running()) {
+        notice("workers_terminated", "a worker has ended and is not started again, and others are still there " +
+                                         std::to_string(options_.grace_ms) + " ms later; they get SIGTERM");
+      }
       signal_all(SIGTERM);
     }
     if (kill_at_ms_ >= 0 && now >= kill_at_ms_) {
@@ -446,10 +450,6 @@ class Launch {
     const bool deserted = code == 0 && w.unfinished;
     if (deserted) code = kExitDeserted;
     if (code == 0 || code == kExitFinished) return;
-    if (ending_) {
-      if (!exit_code_) exit_code_ = code;
-      return;
-    }
     w.last_code = code;
     std::string what = "worker " + std::to_string(w.id);
     if (w.killed_at_ms >= 0) {
@@ -462,6 +462,7 @@ class Launch {
       what += " ended with exit code " + std::to_string(code);
     }
     if (!w.cause.ok() && code != kExitRolledBack) what += " after: " + std::string(w.cause.message());
+    if (ending_) return on_late_end(code, what);
     if (code == kExitRolledBack) {
       on_rollback(w, what);
     } else {
@@ -496,6 +497,25 @@ class Launch {
         notice("worker_given_up", what + "; the job goes on without it");
       }
     }
+  }
+
+  // Of the ends after which nobody is started again, the first that is no success stands for all. It is told, unless it
+  // is how those end that are asked to.
+  void on_late_end(int code, const std::string& what) {
+    if (exit_code_) return;
+    exit_code_ = code;
+    if (code != 128 + SIGINT && code != 128 + SIGHUP && code != 128 + SIGTERM && code != kExitPreempted) {
+      notice("worker_failed", what);
+    }
+    end_the_rest_in_time();
+  }
+
+  // Workers to which a signal was passed on need not end by it, and who goes on may wait for ever for one that has
+  // ended. A drain has limits of its own.
+  void end_the_rest_in_time() {
+    if (draining_ || kill_at_ms_ >= 0 || !running()) return;
+    term_at_ms_ = now_ms() + options_.grace_ms;
+    kill_at_ms_ = term_at_ms_ + options_.grace_ms;
   }
 
   // When a worker is lost: with a spare in its place, which waits here or elsewhere, or with fewer workers.
@@ -614,6 +634,8 @@ class Launch {
       end_job();
       // Asked to end with nothing left to end: what could not be written is given up.
       if (!running()) abandon_output();
+      // Some wait for one that would have been started again.
+      if (exit_code_ && signal != SIGTERM) end_the_rest_in_time();
     }
     if (signal != SIGTERM) return signal_all(signal);
     // Only what this process has sent itself tells a time.
@@ -684,7 +706,7 @@ class Launch {
   bool ending_ = false;
   bool interrupted_ = false;
   bool draining_ = false;
-  std::int64_t term_at_ms_ = -1;  // workers that are told to leave, and have not
+  std::int64_t term_at_ms_ = -1;  // workers that are to leave, and have not
   std::int64_t kill_at_ms_ = -1;
   std::int64_t last_look_ms_ = 0;  // at the workers' lives
   std::uint32_t rollbacks_ = 0;

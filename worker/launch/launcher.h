@@ -69,7 +69,9 @@ struct LaunchOptions {
   std::int64_t healthy_ms = 10'000;
   // From SIGTERM to this process until a worker that shows life has left.
   std::int64_t drain_ms = limits::kDefaultDrainMs;
-  std::int64_t grace_ms = 10'000;  // from SIGTERM to SIGKILL when the job ends because a worker failed
+  // From SIGTERM to SIGKILL when the job ends because a worker failed, and to SIGTERM from the first failure after
+  // SIGINT or SIGHUP.
+  std::int64_t grace_ms = 10'000;
   // Each worker runs on one of the cores that this process may use, no two on the same; run() fails where there are
   // fewer. For programs of one thread: a scheduler leaves two workers that wait for each other in turn on one core.
   bool bind_to_core = false;
@@ -85,14 +87,15 @@ struct LaunchOptions {
 // Each worker leads a process group; the group is killed when its worker ends, and all are killed when this process
 // dies, even by SIGKILL. A worker's standard input is empty. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on
 // to the groups, but for those that this process was started to ignore; after one of the first three no worker is
-// restarted, and a second SIGINT kills. A worker that shows life does not get the first SIGTERM: it is told to drain
-// (life_sign.h), and gets the signal only if it is still there a second after drain_ms. A second SIGTERM makes it leave
-// at once. A SIGTERM that this process sends to itself with sigqueue() carries the time that is left, in milliseconds.
-// A worker that fails with no restart left ends the job: the others get SIGTERM, and SIGKILL after grace_ms. But where
-// there are spares, one that has no place, as far as is known (life_sign.h), is given up alone, as long as enough are
-// left for all places of this launcher's; in mode shrink that goes for any that is lost, as long as min_workers may be
-// left in the job, those elsewhere included. Its exit code is the launcher's only if all were given up so. What the
-// launcher itself says is "warren: event: text"; docs/events.md lists the events.
+// restarted, who is left grace_ms after the first of them has failed is ended likewise, and a second SIGINT kills. A
+// worker that shows life does not get the first SIGTERM: it is told to drain (life_sign.h), and gets the signal only if
+// it is still there a second after drain_ms. A second SIGTERM makes it leave at once. A SIGTERM that this process sends
+// to itself with sigqueue() carries the time that is left, in milliseconds. A worker that fails with no restart left
+// ends the job: the others get SIGTERM, and SIGKILL after grace_ms. But where there are spares, one that has no place,
+// as far as is known (life_sign.h), is given up alone, as long as enough are left for all places of this launcher's; in
+// mode shrink that goes for any that is lost, as long as min_workers may be left in the job, those elsewhere included.
+// Its exit code is the launcher's only if all were given up so. What the launcher itself says is "warren: event: text";
+// docs/events.md lists the events.
 //
 // kUnavailable: the program cannot be started (nothing runs then). kInternal: the system refused something.
 // Call from the main thread; one launch at a time in a process.

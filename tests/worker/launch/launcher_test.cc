@@ -607,6 +607,40 @@ TEST(LaunchSignals, OneThatItWasStartedToIgnoreEndsNothing) {
   EXPECT_EQ(launcher.wait(), 0) << text;
 }
 
+// They may wait for it for ever.
+TEST(LaunchSignals, WhoIsLeftAfterOneHasFailedIsEnded) {
+  auto o = shell(2,
+                 "[ $WARREN_WORKER_ID = 0 ] && trap 'exit 5' INT || trap '' INT TERM; echo ready; "
+                 "while :; do sleep 1000 & wait; done");
+  o.grace_ms = 50;
+  LauncherProcess launcher(o);
+  launcher.wait_for_lines(2);
+  kill(launcher.pid, SIGINT);
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 5) << text;
+  EXPECT_THAT(text, HasSubstr("worker_failed: worker 0 ended with exit code 5\n"));
+  EXPECT_THAT(text, HasSubstr("still there 50 ms later; they get SIGTERM"));
+  EXPECT_THAT(text, HasSubstr("did not end within 50 ms; killing them"));
+}
+
+TEST(LaunchSignals, WhoWaitsForOneThatIsNotStartedAgainIsEnded) {
+  auto o = shell(2,
+                 "[ $WARREN_WORKER_ID = 0 ] && { read x <$FIFO; kill -9 $$; }; trap '' HUP TERM; echo x >$FIFO; "
+                 "while :; do sleep 1000 & wait; done");
+  o.grace_ms = 50;
+  o.restarts = 5;
+  o.immediate_restarts = 0;
+  o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
+  const Fifo fifo;
+  o.variables["FIFO"] = fifo.path();
+  LauncherProcess launcher(o);
+  EXPECT_THAT(launcher.wait_for_lines(1), HasSubstr("worker_restarted"));
+  kill(launcher.pid, SIGHUP);
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 128 + SIGKILL) << text;
+  EXPECT_THAT(text, HasSubstr("they get SIGTERM"));
+}
+
 TEST(LaunchSignals, ASecondInterruptKills) {
   LauncherProcess launcher(shell(1, "trap 'echo ignored' INT; echo ready; while :; do sleep 1000 & wait; done"));
   launcher.wait_for_lines(1);
