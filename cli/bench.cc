@@ -304,7 +304,8 @@ Result<std::vector<std::string>> command_line_for(const std::string& algorithm) 
 int spawn_ranks(const Plan& plan) {
   const worker::LauncherSignals signals;  // before the tracker's threads
   for (const std::string& algorithm : plan.algorithms) {
-    const auto tracker = EmbeddedTracker::start("bench", !FLAGS_insecure_no_auth);
+    worker::OtherLines lines;
+    const auto tracker = EmbeddedTracker::start("bench", !FLAGS_insecure_no_auth, lines);
     if (!tracker.ok()) return failure(tracker.status().describe());
     auto program = command_line_for(algorithm);
     if (!program.ok()) return failure(program.status().describe());
@@ -312,6 +313,7 @@ int spawn_ranks(const Plan& plan) {
     options.program = std::move(program).value();
     options.workers = FLAGS_ranks > 0 ? static_cast<std::uint32_t>(FLAGS_ranks) : 2;
     options.prefix = false;
+    options.other_lines = &lines;
     options.variables = tracker.value()->variables();
     if (!worker::process_environment()("WARREN_LOG_LEVEL")) options.variables["WARREN_LOG_LEVEL"] = "warning";
     const auto code = worker::launch(options, signals);

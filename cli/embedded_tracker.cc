@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -48,6 +47,7 @@ Result<std::unique_ptr<storage::Journal>> open_journal(const std::string& folder
 }  // namespace
 
 Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::string& job, bool authenticate,
+                                                                worker::OtherLines& lines,
                                                                 const std::string& journal_folder) {
   std::unique_ptr<EmbeddedTracker> out(new EmbeddedTracker);
   out->job_ = job;
@@ -64,10 +64,10 @@ Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::strin
   options.secret = out->root_;
   options.insecure = !authenticate;
   options.journal = std::move(journal).value();
-  options.sink = [](std::string_view, const LogEvent& event) {
+  options.sink = [&lines](std::string_view, const LogEvent& event) {
     // Who reads that an epoch is over wants to know how it went on.
     if (event.severity != Severity::kInfo || event.name == "recovered")
-      std::fprintf(stderr, "%s warren: tracker: %s\n", worker::utc_now().c_str(), event.text.c_str());
+      lines.add(worker::utc_now() + " warren: tracker: " + event.text);
   };
   auto tracker = tracker::Tracker::start(std::move(options));
   if (!tracker.ok()) return tracker.status().because_of_this("cannot start a tracker");

@@ -9,17 +9,19 @@
 
 #include "recovery/result.h"
 #include "tracker/tracker.h"
+#include "worker/launch/output.h"
 
 namespace warren::cli {
 
 // Listens on 127.0.0.1 alone, on ports that the system chooses, with a fresh secret in a private folder, which goes
-// with the object. Warnings go to standard error.
+// with the object.
 class EmbeddedTracker {
  public:
   // `authenticate` false: no secret. `journal_folder`: where its journal is, made if it is missing; empty: in memory,
-  // for jobs of which nothing outlives this process. kUnavailable: no temporary folder can be made, or another process
-  // has the journal open.
+  // for jobs of which nothing outlives this process. Warnings go to `lines`, which is not owned and outlives it.
+  // kUnavailable: no temporary folder can be made, or another process has the journal open.
   static Result<std::unique_ptr<EmbeddedTracker>> start(const std::string& job, bool authenticate,
+                                                        worker::OtherLines& lines,
                                                         const std::string& journal_folder = {});
   ~EmbeddedTracker();
   EmbeddedTracker(const EmbeddedTracker&) = delete;

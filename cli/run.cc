@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string_view>
@@ -18,6 +18,7 @@
 #include "storage/secret.h"
 #include "worker/launch/costs_file.h"
 #include "worker/launch/launcher.h"
+#include "worker/launch/output.h"
 #include "worker/launch/settings.h"
 #include "worker/launch/text.h"
 #include "worker/segments/keeper.h"
@@ -189,7 +190,7 @@ struct Provided {
 };
 
 // Starts a tracker of our own unless the flag or the environment names one, and completes `variables`.
-Result<Provided> provide_tracker(Variables& variables) {
+Result<Provided> provide_tracker(Variables& variables, worker::OtherLines& lines) {
   const auto named = worker::process_environment()("WARREN_TRACKER");
   const bool embedded = FLAGS_tracker == "embedded" || (FLAGS_tracker.empty() && (!named || named->empty()));
   if (!embedded) {
@@ -217,7 +218,7 @@ Result<Provided> provide_tracker(Variables& variables) {
                       " is for a running tracker, named by --tracker: other launchers could not reach an embedded one");
   }
   const std::string& data_dir = settings.value().data_dir;
-  auto tracker = EmbeddedTracker::start(settings.value().job, !FLAGS_insecure_no_auth,
+  auto tracker = EmbeddedTracker::start(settings.value().job, !FLAGS_insecure_no_auth, lines,
                                         data_dir.empty() ? std::string() : data_dir + "/tracker");
   if (!tracker.ok()) return tracker.status();
   for (auto& [name, value] : tracker.value()->variables()) variables[name] = value;
@@ -240,19 +241,11 @@ std::optional<Restarts> restarts_from_flag() {
   return Restarts{n, n};
 }
 
-void notice(const char* event, const std::string& text) {
-  std::fprintf(stderr, "%s warren: %s: %s\n", worker::utc_now().c_str(), event, text.c_str());
-}
-
-// As if SIGTERM had come, with the time that is left.
-void pass_on(const PreemptionNotice& said) {
-  notice("preemption_notice", said.what + "; the workers are told to leave");
-  const sigval within{.sival_int = static_cast<int>(std::min<std::int64_t>(said.within_ms, limits::kMaxDrainMs))};
-  (void)sigqueue(getpid(), SIGTERM, within);
-}
+// Says an event, from any thread.
+using Notice = std::function<void(const char* event, const std::string& text)>;
 
 // Nothing: no cloud was named. kInvalidArgument: one that there is not.
-Result<std::unique_ptr<PreemptionWatch>> watch_for_preemption() {
+Result<std::unique_ptr<PreemptionWatch>> watch_for_preemption(const Notice& notice) {
   if (FLAGS_preemption_notice.empty()) {
     if (FLAGS_preemption_url.empty()) return std::unique_ptr<PreemptionWatch>();
     return Status(Code::kInvalidArgument, "--preemption_url names no cloud; give --preemption_notice too");
@@ -268,9 +261,15 @@ Result<std::unique_ptr<PreemptionWatch>> watch_for_preemption() {
     return Status(Code::kInvalidArgument, "--preemption_url is " + worker::in_quotes(FLAGS_preemption_url) +
                                               ": give http://HOST or http://HOST:PORT");
   }
+  // As if SIGTERM had come, with the time that is left.
+  const auto pass_on = [notice](const PreemptionNotice& said) {
+    notice("preemption_notice", said.what + "; the workers are told to leave");
+    const sigval within{.sival_int = static_cast<int>(std::min<std::int64_t>(said.within_ms, limits::kMaxDrainMs))};
+    (void)sigqueue(getpid(), SIGTERM, within);
+  };
   return std::make_unique<PreemptionWatch>(
       std::make_unique<PreemptionSource>(cloud.value(), FLAGS_preemption_url), kAskForPreemptionMs, pass_on,
-      [](const Status& why) { notice("preemption_unheard", why.describe() + "; it is asked again"); });
+      [notice](const Status& why) { notice("preemption_unheard", why.describe() + "; it is asked again"); });
 }
 
 int run(const std::vector<std::string>& words) {
@@ -300,7 +299,12 @@ int run(const std::vector<std::string>& words) {
   if (!restarts) return kExitUsage;
 
   const worker::LauncherSignals signals;  // before the tracker's threads
+  worker::OtherLines lines;
+  const Notice notice = [&lines](const char* event, const std::string& text) {
+    lines.add(worker::utc_now() + " warren: " + event + ": " + text);
+  };
   worker::LaunchOptions options;
+  options.other_lines = &lines;
   options.program = words;
   options.workers = static_cast<std::uint32_t>(FLAGS_n);
   options.first_worker = FLAGS_first_worker;
@@ -310,7 +314,7 @@ int run(const std::vector<std::string>& words) {
   options.prefix = FLAGS_prefix;
   options.bind_to_core = FLAGS_bind_to_core;
   options.variables = from_flags();
-  const auto provided = provide_tracker(options.variables);
+  const auto provided = provide_tracker(options.variables, lines);
   if (provided.status().code() == Code::kInvalidArgument) {
     return usage_error(kRunCommand, named_by_flags(provided.status().describe(), from_flags()));
   }
@@ -320,21 +324,20 @@ int run(const std::vector<std::string>& words) {
   options.world_size = provided.value().settings.world_size;
   options.min_workers = provided.value().settings.min_workers;
   const auto keeper = worker::SegmentKeeper::start(options.workers + options.spares,
-                                                   [](const std::string& text) { notice("segment_keeper", text); });
+                                                   [&](const std::string& text) { notice("segment_keeper", text); });
   if (!keeper.ok()) return failure(keeper.status().because_of_this("cannot keep the workers' logs").describe());
   options.variables[worker::kKeeperVariable] = keeper.value()->environment();
   const auto& tracker = provided.value().tracker;
   // A scheduler that has started this launcher again has started its workers again.
   if (!tracker) options.first_attempt = provided.value().settings.attempt;
   if (tracker) {
-    std::fprintf(stderr, "warren: tracker at %s, status at http://%s/\n", tracker->address().c_str(),
-                 tracker->status_page().c_str());
+    lines.add("warren: tracker at " + tracker->address() + ", status at http://" + tracker->status_page() + "/");
   }
   if (!FLAGS_timeline.empty() && options.first_attempt == 0) {
     // One of a run before is no part of this one.
     if (!std::ofstream(FLAGS_timeline, std::ios::trunc)) return failure("cannot write the timeline " + FLAGS_timeline);
   }
-  const auto preemption = watch_for_preemption();
+  const auto preemption = watch_for_preemption(notice);
   if (!preemption.ok()) return usage_error(kRunCommand, preemption.status().describe());
   const auto code = worker::launch(options, signals);
   // A job that was done is not to be taken up by the next one with this folder.

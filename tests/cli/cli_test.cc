@@ -41,6 +41,16 @@ std::string whole_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// Writes to a pipe until it takes no more, and leaves its flags as they were: others share them.
+void fill(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  EXPECT_EQ(fcntl(fd, F_SETFL, flags | O_NONBLOCK), 0);
+  const std::array<char, 4096> bytes{};
+  while (write(fd, bytes.data(), bytes.size()) > 0) {
+  }
+  EXPECT_EQ(fcntl(fd, F_SETFL, flags), 0);
+}
+
 // What each thread of a process and of its descendants waits for, a line each.
 std::string tell_waits(pid_t pid) {
   std::string out;
@@ -57,11 +67,12 @@ std::string tell_waits(pid_t pid) {
 }
 
 // `warren` with arguments, its two outputs in one stream unless told apart. `ignored`: the signal that it is started to
-// ignore; nothing else of that kind is inherited from who runs the tests.
+// ignore; nothing else of that kind is inherited from who runs the tests. `errors_full`: the pipe to which its standard
+// error goes takes nothing until it is read.
 class Program {
  public:
   explicit Program(const std::vector<std::string>& arguments, const std::vector<std::string>& variables = {},
-                   int ignored = 0) {
+                   int ignored = 0, bool errors_full = false) {
     EXPECT_EQ(pipe2(out_, O_CLOEXEC), 0);
     EXPECT_EQ(pipe2(err_, O_CLOEXEC), 0);
     std::vector<std::string> words = {WARREN_PROGRAM};
@@ -73,6 +84,7 @@ class Program {
     for (std::string& e : environment) envp.push_back(e.data());
     argv.push_back(nullptr);
     envp.push_back(nullptr);
+    if (errors_full) fill(err_[1]);
     pid_ = fork();
     if (pid_ == 0) {
       for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, signal == ignored ? SIG_IGN : SIG_DFL);
@@ -106,6 +118,8 @@ class Program {
     }
     return so_far;
   }
+  // From here on wait_for() and wait() read no standard error, or do again.
+  void read_errors(bool read) { err_open_ = read; }
   void signal(int number) const { kill(pid_, number); }
   [[nodiscard]] pid_t pid() const { return pid_; }
 
@@ -438,6 +452,22 @@ TEST(Run, WhatIsLostIsRestartedWithoutBeingAsked) {
   EXPECT_THAT(e.error,
               HasSubstr("worker 0 was killed by signal 9 (Killed); starting it again at once (restart 1 of 10"));
   EXPECT_THAT(e.error, HasSubstr("job_rolled_back: rollback 1 of at most 10"));
+}
+
+TEST(Run, RecoversWhereNobodyReadsItsErrors) {
+  const std::string worker = RESIZE_WORKER;
+  Program p({"run", "-n", "2", "--restarts=1", "sh", "-c",
+             "[ $WARREN_WORKER_ID$WARREN_ATTEMPT = 10 ] && exec " + worker + " 3; exec " + worker + " 99"},
+            {}, 0, true);
+  p.read_errors(false);
+  p.wait_for("[0] 3 6 9 12 15 18 21 24 27 ", true);
+  p.wait_for("[1] 3 6 9 12 15 18 21 24 27 ", true);
+  p.read_errors(true);
+  EXPECT_EQ(p.wait(), 0);
+  std::string error = p.error();
+  std::erase(error, '\0');  // what filled the pipe
+  EXPECT_THAT(error, HasSubstr(" warren: tracker: job default is whole again"));
+  EXPECT_THAT(error, HasSubstr("worker_restarted: worker 1 ended with exit code 4"));
 }
 
 TEST(Run, WorkersFindTheKeeperOfTheirLogs) {

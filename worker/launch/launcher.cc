@@ -191,6 +191,7 @@ class Launch {
       }
     }
     while (true) {
+      take_other_lines();
       output_.write_some();
       error_->write_some();
       if (!running() && !restart_due() && output_.empty() && error_->empty()) return exit_code();
@@ -304,6 +305,15 @@ class Launch {
     return status;
   }
 
+  void take_other_lines() {
+    if (options_.other_lines == nullptr || !error_->has_room()) return;
+    const std::uint64_t dropped = options_.other_lines->take(error_->buffer());
+    if (dropped == 0) return;
+    notice("lines_dropped", std::to_string(dropped) +
+                                " lines of this launcher's own threads were dropped: nobody read "
+                                "the standard error meanwhile");
+  }
+
   Status wait_for_something() {
     std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
     std::vector<Worker*> ended_of;  // by index in fds, from 1 on
@@ -325,6 +335,8 @@ class Launch {
     for (const OutputQueue* q : {&output_, error_}) {
       if (!q->empty()) fds.push_back({q->fd(), POLLOUT, 0});
     }
+    // take_other_lines() sees to them.
+    if (options_.other_lines != nullptr && error_->has_room()) fds.push_back({options_.other_lines->fd(), POLLIN, 0});
     if (poll(fds.data(), fds.size(), timeout_ms()) < 0 && errno != EINTR) return system_failure("cannot wait");
     for (std::size_t i = 0; i < stream_of.size(); ++i) {
       if (fds[first_stream + i].revents != 0) read_some(*stream_of[i]);

@@ -11,6 +11,7 @@
 
 #include "recovery/limits.h"
 #include "recovery/result.h"
+#include "worker/launch/output.h"
 
 namespace warren::worker {
 
@@ -75,9 +76,10 @@ struct LaunchOptions {
   // Each worker runs on one of the cores that this process may use, no two on the same; run() fails where there are
   // fewer. For programs of one thread: a scheduler leaves two workers that wait for each other in turn on one core.
   bool bind_to_core = false;
-  bool prefix = true;  // "[3] " before each line of worker 3
-  int output_fd = 1;   // where the workers' stdout goes, and their stderr
-  int error_fd = 2;    // and the launcher's own notices
+  bool prefix = true;                 // "[3] " before each line of worker 3
+  int output_fd = 1;                  // where the workers' stdout goes, and their stderr
+  int error_fd = 2;                   // and the launcher's own notices
+  OtherLines* other_lines = nullptr;  // go to error_fd too; not owned
 };
 
 // Runs the workers until all have ended, and returns the exit code for the launcher's process: 0 if all ended with 0,

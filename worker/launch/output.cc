@@ -2,10 +2,12 @@
 
 #include <limits.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace warren::worker {
 
@@ -60,6 +62,32 @@ void OutputQueue::write_some() {
   } else {
     queue_.erase(0, written);
   }
+}
+
+OtherLines::OtherLines() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+OtherLines::~OtherLines() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void OtherLines::add(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  if (lines_.size() + line.size() >= kRoomBytes) {
+    ++dropped_;
+    return;
+  }
+  lines_ += line;
+  lines_ += '\n';
+  if (fd_ >= 0) (void)eventfd_write(fd_, 1);
+}
+
+std::uint64_t OtherLines::take(std::string& out) {
+  const std::lock_guard lock(mutex_);
+  eventfd_t count = 0;
+  if (fd_ >= 0) (void)eventfd_read(fd_, &count);
+  out += lines_;
+  lines_.clear();
+  return std::exchange(dropped_, 0);
 }
 
 }  // namespace warren::worker

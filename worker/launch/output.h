@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -51,6 +53,31 @@ class OutputQueue {
   int fd_;
   std::string queue_;
   bool broken_ = false;
+};
+
+// Lines of other threads of the launcher's process for its error stream. They never wait for who reads that: a tracker
+// that did would recover nothing.
+class OtherLines {
+ public:
+  static constexpr std::size_t kRoomBytes = std::size_t{256} << 10;
+
+  OtherLines();
+  ~OtherLines();
+  OtherLines(const OtherLines&) = delete;
+  OtherLines& operator=(const OtherLines&) = delete;
+
+  // From any thread. `line` without its newline. Dropped if there is no room.
+  void add(const std::string& line);
+  // Can be read once there is a line; -1 if the system gave none: lines wait until take() is called anyway.
+  [[nodiscard]] int fd() const { return fd_; }
+  // Appends all lines to `out`, and returns how many were dropped since the last call.
+  std::uint64_t take(std::string& out);
+
+ private:
+  const int fd_;
+  std::mutex mutex_;
+  std::string lines_;
+  std::uint64_t dropped_ = 0;
 };
 
 }  // namespace warren::worker

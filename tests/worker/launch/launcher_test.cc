@@ -26,6 +26,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 using testing::UnorderedElementsAre;
 
 // Runs a launch and collects what it writes.
@@ -138,6 +139,35 @@ TEST(OutputQueue, DropsWhatNobodyWillRead) {
   queue.write_some();
   EXPECT_TRUE(queue.empty());
   close(ends[1]);
+}
+
+TEST(OtherLines, AreTakenOnceAndDroppedBeyondTheirRoom) {
+  OtherLines lines;
+  std::string out;
+  EXPECT_EQ(lines.take(out), 0u);
+  pollfd ready{.fd = lines.fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&ready, 1, 0), 0);
+  lines.add("one");
+  lines.add(std::string(OtherLines::kRoomBytes, 'x'));
+  lines.add("two");
+  EXPECT_EQ(poll(&ready, 1, 0), 1);
+  EXPECT_EQ(lines.take(out), 1u);
+  EXPECT_EQ(out, "one\ntwo\n");
+  EXPECT_EQ(poll(&ready, 1, 0), 0);
+  EXPECT_EQ(lines.take(out), 0u);
+  EXPECT_EQ(out, "one\ntwo\n");
+}
+
+TEST(OtherLines, GoToTheLaunchersErrorStream) {
+  OtherLines lines;
+  lines.add("before");
+  lines.add(std::string(OtherLines::kRoomBytes, 'x'));
+  LaunchOptions o = shell(1, "true");
+  o.other_lines = &lines;
+  const Finished f = run(o);
+  EXPECT_TRUE(f.code.ok());
+  EXPECT_THAT(f.error, StartsWith("before\n"));
+  EXPECT_THAT(f.error, HasSubstr("lines_dropped: 1 lines"));
 }
 
 TEST(Launch, EachWorkerKnowsWhoItIsAndIsMarked) {
