@@ -33,6 +33,9 @@ namespace {
 constexpr std::int64_t kUndeadMs = 10'000;
 // Who has not left by the time that it was given gets SIGTERM so much later.
 constexpr std::int64_t kDrainMarginMs = 1000;
+// For what is still to be written when the launcher gives up.
+constexpr std::int64_t kLastWordsMs = 1000;
+constexpr int kExitNotStarted = 127;  // as shells have it
 constexpr std::array<int, 5> kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 Status system_failure(const std::string& what) {
@@ -184,22 +187,18 @@ class Launch {
   Result<int> run() {
     if (Status s = choose_cores(); !s.ok()) return s;
     for (Worker& w : workers_) {
-      if (Status s = start(w); !s.ok()) {
-        kill_all();
-        reap_all();
-        return s;
+      Status s = start(w);
+      if (s.code() == Code::kUnavailable) {
+        s = {s.code(), s.describe() + "; give the path of a program, after -- if it has flags of its own"};
       }
+      if (!s.ok()) return give_up(std::move(s));
     }
     while (true) {
       take_other_lines();
       output_.write_some();
       error_->write_some();
       if (!running() && !restart_due() && output_.empty() && error_->empty()) return exit_code();
-      if (Status s = wait_for_something(); !s.ok()) {
-        kill_all();
-        reap_all();
-        return s;
-      }
+      if (Status s = wait_for_something(); !s.ok()) return give_up(std::move(s));
     }
   }
 
@@ -225,7 +224,35 @@ class Launch {
                                         "; start fewer workers, or leave --bind_to_core out"};
   }
 
+  // Ends everything, says what can be said within a moment, and returns `why`.
+  Status give_up(Status why) {
+    kill_all();
+    reap_all();
+    for (Worker& w : workers_) {
+      for (Stream& s : w.streams) drain(s);
+    }
+    take_other_lines();
+    const std::int64_t until_ms = now_ms() + kLastWordsMs;
+    while (true) {
+      output_.write_some();
+      error_->write_some();
+      std::vector<pollfd> fds;
+      for (const OutputQueue* q : {&output_, error_}) {
+        if (!q->empty()) fds.push_back({q->fd(), POLLOUT, 0});
+      }
+      const std::int64_t left_ms = until_ms - now_ms();
+      if (fds.empty() || left_ms <= 0 || poll(fds.data(), fds.size(), static_cast<int>(left_ms)) < 0) return why;
+    }
+  }
+
+  // kUnavailable: not such a program, or not now. On every failure nothing of the worker is left but, perhaps, a
+  // process that bury() ends.
   Status start(Worker& w) {
+    // Until it lives, nothing of the life before counts for this one.
+    w.worked = w.placed = w.unfinished = w.drained = false;
+    w.cause = Status();
+    w.started_at_ms = now_ms();
+    w.killed_at_ms = -1;
     auto output = make_pipe();
     auto error = make_pipe();
     auto failed = make_pipe();  // closed by a successful exec, else tells errno
@@ -264,14 +291,11 @@ class Launch {
     } while (n < 0 && errno == EINTR);
     if (n == sizeof why) {
       bury(w);
-      return {Code::kUnavailable, "cannot start " + in_quotes(options_.program[0]) + ": " + std::strerror(why) +
-                                      "; give the path of a program, after -- if it has flags of its own"};
+      return {Code::kUnavailable, "cannot start " + in_quotes(options_.program[0]) + ": " + std::strerror(why)};
     }
     life.close_descriptor();
     w.life = std::move(life);
     w.watch = LifeWatch();
-    w.started_at_ms = now_ms();
-    w.killed_at_ms = -1;
     w.pidfd = Fd(open_pidfd(pid));
     if (!w.pidfd.open()) return system_failure("cannot watch worker " + std::to_string(w.id));
     const std::string prefix = options_.prefix ? "[" + std::to_string(w.id) + "] " : "";
@@ -346,7 +370,8 @@ class Launch {
       if (fds[1 + i].revents != 0) on_end(*ended_of[i]);
     }
     if (fds[0].revents != 0) take_signal();
-    return on_time();
+    on_time();
+    return {};
   }
 
   [[nodiscard]] int timeout_ms() const {
@@ -363,7 +388,7 @@ class Launch {
     return static_cast<int>(std::clamp<std::int64_t>(next - now_ms(), 0, 60'000));
   }
 
-  Status on_time() {
+  void on_time() {
     const std::int64_t now = now_ms();
     if (term_at_ms_ >= 0 && now >= term_at_ms_) {
       term_at_ms_ = -1;
@@ -384,10 +409,9 @@ class Launch {
     for (Worker& w : workers_) {
       if (w.restart_at_ms < 0 || now < w.restart_at_ms) continue;
       w.restart_at_ms = -1;
-      if (Status s = start(w); !s.ok()) return s;
+      if (const Status s = start(w); !s.ok()) on_failed_restart(w, s);
     }
     if (watching() && now >= last_look_ms_ + look_interval_ms()) look_for_life(now);
-    return {};
   }
 
   [[nodiscard]] bool watching() const { return options_.hung_after_ms > 0; }
@@ -489,7 +513,6 @@ class Launch {
       if (code == kExitPreempted) what += " (preempted)";
       if (code == kExitFenced) what += " (given up by its job)";
       if (code == kExitKillPoint) what += " (kill point)";
-      const std::uint32_t most = lost ? options_.restarts : options_.failure_restarts;
       // A program that leaves before it has done anything would do so for ever.
       if (code == kExitPreempted && w.drained && w.worked) {
         restart(w, what, "its place was needed elsewhere, which counts as no restart");
@@ -497,17 +520,33 @@ class Launch {
         restart(w, what,
                 options_.min_workers != 0 ? "the job could go on without it, which counts as no restart"
                                           : "a spare could take its place, which counts as no restart");
-      } else if (is_spare(w)) {
-        on_end_of_spare(w, what, most);
-      } else if (w.restarts < most) {
-        ++w.restarts;
-        restart(w, what, "restart " + std::to_string(w.restarts) + " of " + std::to_string(most));
       } else {
-        if (most > 0) what += " and has used all of its " + std::to_string(most) + " restarts";
-        if (!lost || options_.min_workers == 0 || !enough_without(w)) return fail(w, what);
-        w.given_up = true;
-        notice("worker_given_up", what + "; the job goes on without it");
+        on_loss(w, what, lost);
       }
+    }
+  }
+
+  // A file that is being replaced, or a machine that is short of processes or memory, may be back in a moment: that the
+  // worker could not be started is a lost life. Others may hold what the job needs to go on.
+  void on_failed_restart(Worker& w, const Status& why) {
+    if (w.pid != 0) bury(w);
+    w.last_code = kExitNotStarted;
+    on_loss(w, "worker " + std::to_string(w.id) + " could not be started again (" + why.describe() + ")", true);
+  }
+
+  // A life that was lost, or ended with a failure of the program's own, and counts.
+  void on_loss(Worker& w, std::string what, bool lost) {
+    const std::uint32_t most = lost ? options_.restarts : options_.failure_restarts;
+    if (is_spare(w)) {
+      on_end_of_spare(w, what, most);
+    } else if (w.restarts < most) {
+      ++w.restarts;
+      restart(w, what, "restart " + std::to_string(w.restarts) + " of " + std::to_string(most));
+    } else {
+      if (most > 0) what += " and has used all of its " + std::to_string(most) + " restarts";
+      if (!lost || options_.min_workers == 0 || !enough_without(w)) return fail(w, what);
+      w.given_up = true;
+      notice("worker_given_up", what + "; the job goes on without it");
     }
   }
 

@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -168,6 +170,17 @@ TEST(OtherLines, GoToTheLaunchersErrorStream) {
   EXPECT_TRUE(f.code.ok());
   EXPECT_THAT(f.error, StartsWith("before\n"));
   EXPECT_THAT(f.error, HasSubstr("lines_dropped: 1 lines"));
+}
+
+TEST(OtherLines, AreSaidBeforeALaunchFails) {
+  OtherLines lines;
+  lines.add("before");
+  LaunchOptions o = shell(1, "");
+  o.program = {"/no/such/program"};
+  o.other_lines = &lines;
+  const Finished f = run(o);
+  EXPECT_FALSE(f.code.ok());
+  EXPECT_EQ(f.error, "before\n");
 }
 
 TEST(Launch, EachWorkerKnowsWhoItIsAndIsMarked) {
@@ -736,6 +749,62 @@ TEST(LaunchSignals, ASecondTermLeavesNoTime) {
   EXPECT_THAT(launcher.wait_for_lines(2), HasSubstr("within 3600000 ms"));
   kill(launcher.pid, SIGTERM);
   EXPECT_EQ(launcher.wait(), kExitPreempted);
+}
+
+// A program that takes itself away in worker 1's first life, once worker 0 has it open. Worker 0 lives until a later
+// one comes.
+class Vanishing {
+ public:
+  Vanishing() {
+    std::ofstream(path_) << "#!/bin/sh\n"
+                            "[ $WARREN_WORKER_ID = 0 ] && echo x >$FIFO && read x <$FIFO && exit 0\n"
+                            "[ $WARREN_ATTEMPT = 0 ] && read x <$FIFO && mv $0 $0-away && kill -9 $$\n"
+                            "echo x >$FIFO\n";
+    EXPECT_EQ(chmod(path_.c_str(), 0700), 0);
+  }
+  ~Vanishing() {
+    unlink(path_.c_str());
+    unlink(away_.c_str());
+  }
+  Vanishing(const Vanishing&) = delete;
+  Vanishing& operator=(const Vanishing&) = delete;
+  [[nodiscard]] LaunchOptions options() const {
+    LaunchOptions o;
+    o.workers = 2;
+    o.program = {path_};
+    o.variables["FIFO"] = fifo_.path();
+    o.immediate_restarts = 1;
+    o.first_backoff_ms = o.max_backoff_ms = 1;
+    return o;
+  }
+  void comes_back() const { EXPECT_EQ(rename(away_.c_str(), path_.c_str()), 0); }
+
+ private:
+  Fifo fifo_;
+  std::string path_ = fifo_.path() + "-program", away_ = path_ + "-away";
+};
+
+TEST(LaunchRestarts, OneThatCannotBeStartedForAMomentIsALostLife) {
+  const Vanishing program;
+  LaunchOptions o = program.options();
+  o.restarts = 1'000'000;
+  LauncherProcess launcher(o);
+  EXPECT_THAT(launcher.wait_for_lines(2),
+              HasSubstr("worker 1 could not be started again (cannot start '" + o.program[0] +
+                        "': No such file or directory); starting it again in 1 ms (restart 2 of 1000000, attempt 2)"));
+  program.comes_back();
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 0) << text;
+}
+
+TEST(LaunchRestarts, OneThatCannotBeStartedAnyMoreEndsTheJobAsALostOneDoes) {
+  const Vanishing program;
+  LaunchOptions o = program.options();
+  o.restarts = 2;
+  LauncherProcess launcher(o);
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 127) << text;
+  EXPECT_THAT(text, HasSubstr("and has used all of its 2 restarts; ending the others"));
 }
 
 TEST(LaunchRestarts, ADrainCountsNowhere) {
