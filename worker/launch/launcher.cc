@@ -771,24 +771,22 @@ bool is_ignored(int signal) {
 }
 
 LauncherSignals::LauncherSignals() {
-  sigset_t passed_on, blocked;
+  sigset_t passed_on;
   sigemptyset(&passed_on);
   for (const int signal : kPassedOn) {
     if (!is_ignored(signal)) sigaddset(&passed_on, signal);
   }
-  blocked = passed_on;
-  sigaddset(&blocked, SIGPIPE);  // a reader of our output that goes away is an error of write
-  pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+  blocked_ = passed_on;
+  sigaddset(&blocked_, SIGPIPE);  // a reader of our output that goes away is an error of write
+  pthread_sigmask(SIG_BLOCK, &blocked_, &before_);
   fd_ = signalfd(-1, &passed_on, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 LauncherSignals::~LauncherSignals() {
   if (fd_ >= 0) close(fd_);
-  sigset_t pipe;
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
+  // What has come since the launch ended would kill the process now, and take the place of its exit code.
   const timespec now{};
-  while (sigtimedwait(&pipe, nullptr, &now) > 0) {
+  while (sigtimedwait(&blocked_, nullptr, &now) > 0) {
   }
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }

@@ -21,7 +21,7 @@ namespace warren::worker {
 
 // Takes the signals that the launcher passes on, but for those that it is to ignore, out of the calling thread and of
 // those that it starts from here on. Make it in the main thread before any other thread exists. Restores the mask when
-// it goes.
+// it goes, and drops what no launch has taken.
 class LauncherSignals {
  public:
   LauncherSignals();
@@ -35,7 +35,7 @@ class LauncherSignals {
   [[nodiscard]] const sigset_t& mask_before() const { return before_; }
 
  private:
-  sigset_t before_{};
+  sigset_t blocked_{}, before_{};
   int fd_ = -1;
 };
 

@@ -684,6 +684,18 @@ TEST(LaunchSignals, WhoWaitsForOneThatIsNotStartedAgainIsEnded) {
   EXPECT_THAT(text, HasSubstr("they get SIGTERM"));
 }
 
+// It would take the place of the exit code.
+TEST(LaunchSignals, OneThatComesAfterTheLaunchIsDropped) {
+  const auto end = [] {
+    {
+      const LauncherSignals signals;
+      kill(getpid(), SIGTERM);
+    }
+    _exit(7);
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(7), "");
+}
+
 TEST(LaunchSignals, ASecondInterruptKills) {
   LauncherProcess launcher(shell(1, "trap 'echo ignored' INT; echo ready; while :; do sleep 1000 & wait; done"));
   launcher.wait_for_lines(1);
