@@ -113,6 +113,7 @@ struct Worker {
   bool unfinished = false;          // it was in a job that had not finished
   Status cause;                     // what it said had ended its job
   bool drained = false;             // the last life left because it was told to
+  bool lost = false;                // it ended otherwise than by the program's own failure, or with success
   int last_code = 0;                // how the last life ended
   std::int64_t restart_at_ms = -1;  // -1: no restart is due
 };
@@ -498,18 +499,18 @@ class Launch {
       what += " ended with exit code " + std::to_string(code);
     }
     if (!w.cause.ok() && code != kExitRolledBack) what += " after: " + std::string(w.cause.message());
-    if (ending_) return on_late_end(code, what);
+    // A program that aborts before its first round (a setting that is wrong, nobody caught the exception) will again.
+    const bool aborted =
+        killed && WTERMSIG(status) == SIGABRT && !w.worked && now_ms() - w.started_at_ms < options_.healthy_ms;
+    // Ranks that disagree will disagree again.
+    const bool disagreed = w.cause.code() == Code::kDesync;
+    w.lost = ((killed && !aborted) || code == kExitPreempted || code == kExitFenced || code == kExitKillPoint ||
+              code == kExitRolledBack) &&
+             !disagreed;
+    if (ending_) return on_late_end(w, what);
     if (code == kExitRolledBack) {
       on_rollback(w, what);
     } else {
-      // A program that aborts before its first round (a setting that is wrong, nobody caught the exception) will again.
-      const bool aborted =
-          killed && WTERMSIG(status) == SIGABRT && !w.worked && now_ms() - w.started_at_ms < options_.healthy_ms;
-      // Ranks that disagree will disagree again.
-      const bool disagreed = w.cause.code() == Code::kDesync;
-      const bool lost =
-          ((killed && !aborted) || code == kExitPreempted || code == kExitFenced || code == kExitKillPoint) &&
-          !disagreed;
       if (code == kExitPreempted) what += " (preempted)";
       if (code == kExitFenced) what += " (given up by its job)";
       if (code == kExitKillPoint) what += " (kill point)";
@@ -521,7 +522,7 @@ class Launch {
                 options_.min_workers != 0 ? "the job could go on without it, which counts as no restart"
                                           : "a spare could take its place, which counts as no restart");
       } else {
-        on_loss(w, what, lost);
+        on_loss(w, what);
       }
     }
   }
@@ -531,12 +532,13 @@ class Launch {
   void on_failed_restart(Worker& w, const Status& why) {
     if (w.pid != 0) bury(w);
     w.last_code = kExitNotStarted;
-    on_loss(w, "worker " + std::to_string(w.id) + " could not be started again (" + why.describe() + ")", true);
+    w.lost = true;
+    on_loss(w, "worker " + std::to_string(w.id) + " could not be started again (" + why.describe() + ")");
   }
 
   // A life that was lost, or ended with a failure of the program's own, and counts.
-  void on_loss(Worker& w, std::string what, bool lost) {
-    const std::uint32_t most = lost ? options_.restarts : options_.failure_restarts;
+  void on_loss(Worker& w, std::string what) {
+    const std::uint32_t most = w.lost ? options_.restarts : options_.failure_restarts;
     if (is_spare(w)) {
       on_end_of_spare(w, what, most);
     } else if (w.restarts < most) {
@@ -544,7 +546,7 @@ class Launch {
       restart(w, what, "restart " + std::to_string(w.restarts) + " of " + std::to_string(most));
     } else {
       if (most > 0) what += " and has used all of its " + std::to_string(most) + " restarts";
-      if (!lost || options_.min_workers == 0 || !enough_without(w)) return fail(w, what);
+      if (!w.lost || options_.min_workers == 0 || !enough_without(w)) return fail(w, what);
       w.given_up = true;
       notice("worker_given_up", what + "; the job goes on without it");
     }
@@ -552,9 +554,11 @@ class Launch {
 
   // Of the ends after which nobody is started again, the first that is no success stands for all. It is told, unless it
   // is how those end that are asked to.
-  void on_late_end(int code, const std::string& what) {
+  void on_late_end(const Worker& w, const std::string& what) {
     if (exit_code_) return;
+    const int code = w.last_code;
     exit_code_ = code;
+    stopped_ = w.lost && (code == kExitRolledBack ? w.rollbacks : w.restarts) < options_.restarts;
     if (code != 128 + SIGINT && code != 128 + SIGHUP && code != 128 + SIGTERM && code != kExitPreempted) {
       notice("worker_failed", what);
     }
@@ -653,12 +657,12 @@ class Launch {
   }
 
   // Whom SIGTERM ended when the launcher got it, too, was preempted: it was in no job yet, or did not leave in time, or
-  // whoever wants the machine signals every process, in whatever order.
+  // whoever wants the machine signals every process, in whatever order. So was who would have been started again.
   [[nodiscard]] int exit_code() const {
     // A launcher of whose workers none has been in the job to its end.
     const bool none = std::ranges::all_of(workers_, [](const Worker& w) { return w.given_up; });
     const int code = exit_code_.value_or(none ? workers_.front().last_code : 0);
-    return draining_ && code == 128 + SIGTERM ? kExitPreempted : code;
+    return draining_ && (stopped_ || code == 128 + SIGTERM) ? kExitPreempted : code;
   }
 
   // No worker is started from now on.
@@ -666,7 +670,10 @@ class Launch {
     ending_ = true;
     for (Worker& w : workers_) {
       // It failed and will not come back: its failure stands, if no other ended the job.
-      if (w.restart_at_ms >= 0 && w.has_place && !exit_code_) exit_code_ = w.last_code;
+      if (w.restart_at_ms >= 0 && w.has_place && !exit_code_) {
+        exit_code_ = w.last_code;
+        stopped_ = w.lost;
+      }
       w.restart_at_ms = -1;
     }
   }
@@ -754,6 +761,7 @@ class Launch {
   std::vector<const char*> program_;
   std::vector<Worker> workers_;
   std::optional<int> exit_code_;
+  bool stopped_ = false;  // whose it is was lost, and is not started again because the job ends
   bool ending_ = false;
   bool interrupted_ = false;
   bool draining_ = false;

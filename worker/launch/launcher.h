@@ -83,8 +83,8 @@ struct LaunchOptions {
 };
 
 // Runs the workers until all have ended, and returns the exit code for the launcher's process: 0 if all ended with 0,
-// else that of the worker whose failure ended the job (128 + n if signal n killed it; kExitPreempted for 128 + SIGTERM
-// if this process got SIGTERM).
+// else that of the worker whose failure ended the job (128 + n if signal n killed it). If this process got SIGTERM,
+// kExitPreempted stands for 128 + SIGTERM, and for how a worker was lost that would have been started again.
 //
 // Each worker leads a process group; the group is killed when its worker ends, and all are killed when this process
 // dies, even by SIGKILL. A worker's standard input is empty. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on

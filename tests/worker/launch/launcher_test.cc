@@ -751,6 +751,32 @@ TEST(LaunchSignals, WhomOthersSignalFirstWasPreemptedToo) {
   EXPECT_EQ(launcher.wait(), kExitPreempted);
 }
 
+// It would be the exit code of a job that a scheduler does not start again, and the launcher would have.
+TEST(LaunchSignals, WhoWaitedToBeStartedAgainWasPreemptedToo) {
+  for (const char* end : {"kill -9 $$", "exit 76", "exit 77", "exit 254"}) {
+    LaunchOptions o = shell(1, end);
+    o.restarts = 5;
+    o.immediate_restarts = 0;
+    o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
+    LauncherProcess launcher(o);
+    // A rollback is a line of its own.
+    launcher.wait_for_lines(std::string(end) == "exit 77" ? 2 : 1);
+    kill(launcher.pid, SIGTERM);
+    EXPECT_EQ(launcher.wait(), kExitPreempted) << end;
+  }
+}
+
+TEST(LaunchSignals, WhoIsLostInADrainWasPreemptedIfItWouldHaveBeenStartedAgain) {
+  for (const bool again : {true, false}) {
+    LaunchOptions o = shell(1, "trap 'kill -9 $$' TERM; echo ready; while :; do sleep 1000 & wait; done");
+    o.restarts = again ? 5 : 0;
+    LauncherProcess launcher(o);
+    launcher.wait_for_lines(1);
+    kill(launcher.pid, SIGTERM);
+    EXPECT_EQ(launcher.wait(), again ? kExitPreempted : 128 + SIGKILL);
+  }
+}
+
 TEST(LaunchSignals, ASecondTermLeavesNoTime) {
   LaunchOptions o = alive(1, "exec $CHILD deaf");
   o.hung_after_ms = 60'000;
