@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "recovery/codec.h"
 #include "storage/journal.h"
 #include "storage/rocks_journal.h"
 #include "worker/launch/text.h"
@@ -100,8 +101,22 @@ EmbeddedTracker::~EmbeddedTracker() {
 
 void EmbeddedTracker::forget() {
   tracker_.reset();
+  if (journal_folder_.empty()) return;
+  // What cannot be read or removed now is left to the next tracker, which says so.
+  auto journal = storage::RocksJournal::open(journal_folder_);
+  if (!journal.ok()) return;
+  auto records = journal.value()->load();
+  if (!records.ok()) return;
+  if (const auto own = records.value().find(job_); own != records.value().end()) {
+    // A job of an earlier run, in which none of this run's programs took part, may still go on.
+    wire::JobRecord record;
+    if (!record.ParseFromString(own->second) || !record.finished() || !journal.value()->erase(job_).ok()) return;
+    records.value().erase(own);
+  }
+  if (!records.value().empty()) return;
+  journal.value().reset();
   std::error_code gone;
-  if (!journal_folder_.empty()) std::filesystem::remove_all(journal_folder_, gone);
+  std::filesystem::remove_all(journal_folder_, gone);
 }
 
 std::string EmbeddedTracker::address() const {

@@ -29,7 +29,8 @@ class EmbeddedTracker {
 
   [[nodiscard]] std::string address() const;      // "127.0.0.1:40123"
   [[nodiscard]] std::string status_page() const;  // "127.0.0.1:40124"
-  // Ends the tracker and removes its journal: the job is done.
+  // Ends the tracker, and removes what its journal holds of the job if that has finished, and the journal if nothing
+  // else is left in it.
   void forget();
   // What its workers need to find it: tracker, job, and how to authenticate.
   [[nodiscard]] std::map<std::string, std::optional<std::string>> variables() const;

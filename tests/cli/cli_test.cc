@@ -561,6 +561,25 @@ TEST(Run, TheJournalStaysUntilTheJobIsDone) {
   EXPECT_THAT(none.error, HasSubstr("cannot make the folder"));
 }
 
+TEST(Run, TheJournalKeepsJobsThatHaveNotFinished) {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& job, const std::vector<std::string>& program) {
+    std::vector<std::string> arguments = {"run", "-n", "2", "--job=" + job, "--data_dir=" + (folder / "data")};
+    arguments.insert(arguments.end(), program.begin(), program.end());
+    return warren(arguments);
+  };
+  ASSERT_EQ(run("a", {RESIZE_WORKER, "5"}).code, 4);
+  // Neither a program that takes no part in it nor another job that finishes makes the tracker forget it.
+  EXPECT_EQ(run("a", {"--", WARREN_PROGRAM, "settings"}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "data/tracker/CURRENT"));
+  EXPECT_EQ(run("b", {RESIZE_WORKER, "99"}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "data/tracker/CURRENT"));
+  const Ended again = run("a", {RESIZE_WORKER, "99"});
+  EXPECT_EQ(again.code, 0) << again.error;
+  EXPECT_GE(std::stoull("0" + between(again.output, "loaded version ", " ")), 4u) << again.output;
+  EXPECT_FALSE(std::filesystem::exists(folder / "data/tracker"));
+}
+
 TEST(Run, GoesOnFromItsCheckpointWithAnotherNumberOfWorkers) {
   const TemporaryFolder folder;
   const auto run = [&](std::uint64_t n, int until, bool resize) {
