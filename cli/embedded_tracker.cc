@@ -130,7 +130,7 @@ std::map<std::string, std::optional<std::string>> EmbeddedTracker::variables() c
   std::map<std::string, std::optional<std::string>> out = {{"WARREN_TRACKER", address()}, {"WARREN_JOB", job_}};
   if (root_) {
     out["WARREN_SECRET_FILE"] = secret_file_;
-    out["WARREN_INSECURE_NO_AUTH"] = std::nullopt;
+    out["WARREN_INSECURE_NO_AUTH"] = "0";  // the file of settings may say otherwise
   } else {
     out["WARREN_SECRET_FILE"] = std::nullopt;
     out["WARREN_INSECURE_NO_AUTH"] = "1";

@@ -134,7 +134,7 @@ Variables from_flags() {
     out["WARREN_INSECURE_NO_AUTH"] = "1";
     out["WARREN_SECRET_FILE"] = std::nullopt;
   } else if (!FLAGS_secret_file.empty()) {
-    out["WARREN_INSECURE_NO_AUTH"] = std::nullopt;
+    out["WARREN_INSECURE_NO_AUTH"] = "0";  // above the file of settings, too
   }
   return out;
 }
@@ -189,10 +189,11 @@ struct Provided {
   worker::Settings settings;                 // of the first worker
 };
 
-// Starts a tracker of our own unless the flag or the environment names one, and completes `variables`.
+// Starts a tracker of our own unless the flag, a variable or the file of settings names one, and completes `variables`.
 Result<Provided> provide_tracker(Variables& variables, worker::OtherLines& lines) {
-  const auto named = worker::process_environment()("WARREN_TRACKER");
-  const bool embedded = FLAGS_tracker == "embedded" || (FLAGS_tracker.empty() && (!named || named->empty()));
+  const auto named = worker::names_tracker(worker::process_environment());
+  if (!named.ok()) return named.status();
+  const bool embedded = FLAGS_tracker == "embedded" || (FLAGS_tracker.empty() && !named.value());
   if (!embedded) {
     if (!FLAGS_tracker.empty()) variables["WARREN_TRACKER"] = FLAGS_tracker;
     auto settings = settings_of_first_worker(variables);
@@ -208,8 +209,10 @@ Result<Provided> provide_tracker(Variables& variables, worker::OtherLines& lines
   // Stands in until the tracker has an address and a secret; the rest is judged, and the job's name is learned.
   Variables trial = variables;
   trial["WARREN_TRACKER"] = "127.0.0.1";
-  trial["WARREN_SECRET_FILE"] = std::nullopt;
-  trial["WARREN_INSECURE_NO_AUTH"] = "1";
+  if (!FLAGS_insecure_no_auth) {
+    trial["WARREN_SECRET_FILE"] = "/";
+    trial["WARREN_INSECURE_NO_AUTH"] = "0";
+  }
   auto settings = settings_of_first_worker(trial);
   if (!settings.ok()) return settings.status();
   if (settings.value().world_size != static_cast<std::uint32_t>(FLAGS_n)) {
@@ -352,7 +355,8 @@ const Command kRunCommand = {
     .summary = "runs a program as N workers on this machine, with a tracker",
     .usage = "-n N [flags] [--] PROGRAM [ARGUMENT...]",
     .text =
-        "Starts a tracker on a free port of 127.0.0.1 with a fresh secret, unless --tracker or WARREN_TRACKER names a "
+        "Starts a tracker on a free port of 127.0.0.1 with a fresh secret, unless --tracker, WARREN_TRACKER or the "
+        "file named by WARREN_CONFIG names a "
         "running one, and N copies of the program with the WARREN_* variables that they need. Worker ids are 0 to "
         "N-1. Launchers on several machines share a job of a running tracker: each says with --first_worker and "
         "--world_size which of its workers it starts.\n"

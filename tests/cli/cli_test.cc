@@ -404,6 +404,23 @@ TEST(Run, WrongSettingsAreSaidOnceBeforeAnythingStarts) {
   EXPECT_THAT(costs.output, IsEmpty());
 }
 
+TEST(Run, TheFileOfSettingsMayNameTheTracker) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "warren.conf";
+  const std::vector<std::string> variables = {"WARREN_CONFIG=" + file};
+  std::ofstream(file) << "tracker = 127.0.0.1:1\ninsecure_no_auth = 1\n";
+  const Ended named = warren({"run", "-n", "1", "--noprefix", "--", WARREN_PROGRAM, "settings"}, variables);
+  EXPECT_EQ(named.code, 0) << named.error;
+  EXPECT_THAT(named.output, AllOf(HasSubstr(" 127.0.0.1:1 (" + file + ":1)"), HasSubstr(" 1 (" + file + ":2)")));
+  EXPECT_THAT(named.error, Not(HasSubstr("tracker at")));
+  // The launcher's own tracker has a secret, whatever the file says of others.
+  for (const char* of_others : {"insecure_no_auth = 1\n", "secret_file = /none\n"}) {
+    std::ofstream(file) << "tracker = 127.0.0.1:1\n" << of_others;
+    const Ended own = warren({"run", "-n", "1", "--tracker=embedded", "--restarts=0", RESIZE_WORKER, "99"}, variables);
+    EXPECT_EQ(own.code, 0) << own.error;
+  }
+}
+
 TEST(Run, SignalsReachTheWorkers) {
   Program p({"run", "-n", "2", "sh", "-c",
              "trap 'echo stopping; exit 9' TERM; echo ready; while :; do sleep 1000 & wait; done"});

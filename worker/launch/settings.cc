@@ -185,7 +185,7 @@ Layer from_variables(const Environment& env) {
   return out;
 }
 
-Result<Layer> from_file(const std::string& path) {
+Result<Layer> read_file(const std::string& path) {
   constexpr std::size_t kMaxFileBytes = std::size_t{64} << 10;
   Layer out;
   std::ifstream file(path, std::ios::binary);
@@ -223,6 +223,12 @@ Result<Layer> from_file(const std::string& path) {
     }
   }
   return out;
+}
+
+// Of the file that WARREN_CONFIG names, if it does.
+Result<Layer> from_file(const Environment& env) {
+  const auto path = env("WARREN_CONFIG");
+  return path && !path->empty() ? read_file(*path) : Layer();
 }
 
 Result<Layer> from_launcher(const Environment& env) {
@@ -621,19 +627,15 @@ Environment process_environment() {
 Result<Settings> resolve(const warren_options* options, const Environment& env, const SystemFacts& facts) {
   auto given = from_options(options);
   if (!given.ok()) return given.status();
-  Layer file;
-  if (const auto path = env("WARREN_CONFIG"); path && !path->empty()) {
-    auto read = from_file(*path);
-    if (!read.ok()) return read.status();
-    file = std::move(read).value();
-  }
+  auto file = from_file(env);
+  if (!file.ok()) return file.status();
   auto launcher = from_launcher(env);
   if (!launcher.ok()) return launcher.status();
   const auto local_world_size = read_local_world_size(env);
   if (!local_world_size.ok()) return local_world_size.status();
 
   Settings s;
-  Resolver r({std::move(given).value(), from_variables(env), std::move(file), launcher.value()});
+  Resolver r({std::move(given).value(), from_variables(env), std::move(file).value(), launcher.value()});
   resolve_tracker(r, s);
   r.text("job", s.job, std::string(kDefaultJob), name_of_at_most(limits::kMaxJobNameBytes));
   resolve_identity(r, launcher.value(), s);
@@ -685,6 +687,13 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
 
 Result<Settings> resolve(const warren_options* options, const Environment& env) {
   return resolve(options, env, read_system_facts());
+}
+
+Result<bool> names_tracker(const Environment& env) {
+  if (from_variables(env).contains("tracker")) return true;
+  const auto file = from_file(env);
+  if (!file.ok()) return file.status();
+  return file.value().contains("tracker");
 }
 
 std::string describe(const Settings& settings) {

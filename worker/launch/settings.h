@@ -144,6 +144,10 @@ struct SystemFacts {
 // The same with read_system_facts().
 [[nodiscard]] Result<Settings> resolve(const warren_options* options, const Environment& env);
 
+// Whether a variable, or the file named by WARREN_CONFIG, gives a tracker; what a launcher set does not count. Errors
+// as for resolve(), of that file.
+[[nodiscard]] Result<bool> names_tracker(const Environment& env);
+
 // "tracker=10.0.0.1:9370 (WARREN_TRACKER) job=digits (options) …": one line with those that somebody has given, for the
 // log at the start.
 [[nodiscard]] std::string describe(const Settings& settings);
