@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "cli/embedded_tracker.h"
+#include "cli/open_files.h"
 #include "cli/preemption_notice.h"
 #include "cli/table.h"
 #include "recovery/limits.h"
@@ -308,6 +309,8 @@ int run(const std::vector<std::string>& words) {
   };
   worker::LaunchOptions options;
   options.other_lines = &lines;
+  // Programs may call select().
+  options.open_files = allow_many_connections();
   options.program = words;
   options.workers = static_cast<std::uint32_t>(FLAGS_n);
   options.first_worker = FLAGS_first_worker;

@@ -4,11 +4,11 @@
 #include <gflags/gflags.h>
 #include <glog/logging.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <cstdio>
 #include <memory>
 
+#include "cli/open_files.h"
 #include "cli/table.h"
 #include "cli/values.h"
 #include "storage/rocks_journal.h"
@@ -93,14 +93,6 @@ Result<tracker::TrackerOptions> options_from_flags() {
     return Status(Code::kInvalidArgument, "give --data_dir, a folder on a local disk that outlives the tracker");
   }
   return options;
-}
-
-// A connection takes a descriptor, and the usual soft limit of 1,024 is meant for programs that call select().
-void allow_many_connections() {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  files.rlim_cur = files.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &files);
 }
 
 int tracker_service(const std::vector<std::string>&) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -495,6 +496,19 @@ TEST(Run, WorkersFindTheKeeperOfTheirLogs) {
   const Ended other = warren({"run", "-n", "1", "--noprefix", "sh", "-c", script}, {"WARREN_SEGMENT_KEEPER=mine"});
   EXPECT_THAT(other.output, testing::MatchesRegex("warren-keeper-[^:]+:[0-9a-f]+\n1\n"));
   EXPECT_NE(e.output, other.output);
+}
+
+TEST(Run, TheLauncherMayHaveAllDescriptorsAndWorkersWhatTheyHad) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 200;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const Ended e = warren({"run", "-n", "1", "--noprefix", "sh", "-c",
+                          "ulimit -Sn; ulimit -Hn; awk '/open files/ { print $4 }' /proc/$PPID/limits"});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  const std::string most = std::to_string(before.rlim_max);
+  EXPECT_EQ(e.output, "200\n" + most + "\n" + most + "\n") << e.error;
 }
 
 TEST(Run, AHungWorkerIsRestartedAfterTheRoundTimeout) {

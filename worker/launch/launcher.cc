@@ -147,8 +147,8 @@ class ChildEnvironment {
 
 // Between fork and exec of a process that may have threads: only calls that are safe in a signal handler.
 [[noreturn]] void become_worker(const char* const* program, char* const* environment, pid_t launcher,
-                                const sigset_t& mask, const cpu_set_t* core, int output, int error, int life,
-                                int failed) {
+                                const sigset_t& mask, const cpu_set_t* core, const rlimit* open_files, int output,
+                                int error, int life, int failed) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -156,6 +156,7 @@ class ChildEnvironment {
   if (getppid() == launcher && nothing >= 0 && dup2(nothing, 0) >= 0 && dup2(output, 1) >= 0 && dup2(error, 2) >= 0 &&
       (life < 0 || fcntl(life, F_SETFD, 0) == 0) &&
       (core == nullptr || sched_setaffinity(0, sizeof *core, core) == 0) &&
+      (open_files == nullptr || setrlimit(RLIMIT_NOFILE, open_files) == 0) &&
       sigprocmask(SIG_SETMASK, &mask, nullptr) == 0) {
     execvpe(program[0], const_cast<char* const*>(program), environment);
   }
@@ -277,8 +278,9 @@ class Launch {
     const pid_t pid = fork();
     if (pid == 0) {
       become_worker(program_.data(), environment.get(), launcher, signals_.mask_before(),
-                    options_.bind_to_core ? &w.core : nullptr, output.value().write_end.get(),
-                    error.value().write_end.get(), life.fd(), failed.value().write_end.get());
+                    options_.bind_to_core ? &w.core : nullptr, options_.open_files ? &*options_.open_files : nullptr,
+                    output.value().write_end.get(), error.value().write_end.get(), life.fd(),
+                    failed.value().write_end.get());
     }
     if (pid < 0) return system_failure("cannot start worker " + std::to_string(w.id));
     setpgid(pid, pid);  // the child does the same; whoever is first, the group is there before anyone needs it

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <cstdint>
 #include <map>
@@ -76,6 +77,7 @@ struct LaunchOptions {
   // Each worker runs on one of the cores that this process may use, no two on the same; run() fails where there are
   // fewer. For programs of one thread: a scheduler leaves two workers that wait for each other in turn on one core.
   bool bind_to_core = false;
+  std::optional<rlimit> open_files;   // how many descriptors a worker may have open; nothing: as this process
   bool prefix = true;                 // "[3] " before each line of worker 3
   int output_fd = 1;                  // where the workers' stdout goes, and their stderr
   int error_fd = 2;                   // and the launcher's own notices

@@ -109,9 +109,16 @@ void SegmentKeeper::accept_all(std::int64_t now, bool& accepting) {
     OwnedFd fd(::accept4(listener_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.open()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      accepting = errno == EAGAIN || errno == EWOULDBLOCK;  // else out of descriptors: a pause instead of a spin
+      const int why = errno;
+      accepting = why == EAGAIN || why == EWOULDBLOCK;  // else out of descriptors: a pause instead of a spin
+      if (!accepting && !std::exchange(shut_told_, true)) {
+        warn_(std::string("cannot take in the connection of a worker (") + std::strerror(why) +
+              "), which waits, and then goes on without a log that outlives it; raise the limit of open files of this "
+              "process (ulimit -n)");
+      }
       return;
     }
+    shut_told_ = false;
     if (clients_.size() >= most_clients_) clients_.pop_front();
     auto channel =
         SegmentChannel::accept(std::move(fd), key_, [](const auto&) { return handshake::Verdict::kWelcome; });

@@ -69,6 +69,7 @@ class SegmentKeeper {
   std::list<Segment> segments_;  // the oldest first
   std::list<Client> clients_;
   bool full_told_ = false;
+  bool shut_told_ = false;
   std::thread thread_;
 };
 

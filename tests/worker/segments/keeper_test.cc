@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -11,7 +12,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <map>
 #include <mutex>
 #include <new>
@@ -201,19 +204,42 @@ TEST_F(SegmentKeeperTest, AKeeperThatDoesNotAnswerIsATimeout) {
   EXPECT_EQ(link.status().code(), Code::kTimeout);
 }
 
-TEST_F(SegmentKeeperTest, StrangersHoldNobodyUpAndGetNothing) {
-  start();
-  const LogLife life(1);
-  ASSERT_TRUE(offer(life).ok());
-  const std::string name = keeper_->environment().substr(0, keeper_->environment().find(':'));
+// Connects a socket to the keeper that `environment` names.
+void connect_to(const std::string& environment, int fd) {
+  const std::string name = environment.substr(0, environment.find(':'));
   sockaddr_un a{};
   a.sun_family = AF_UNIX;
   std::memcpy(a.sun_path + 1, name.data(), name.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&a), length), 0);
+}
+
+TEST_F(SegmentKeeperTest, WhereDescriptorsRunOutItIsSaidOnce) {
+  std::promise<std::string> said;
+  keeper_ = std::move(SegmentKeeper::start(4, [&](const std::string& text) { said.set_value(text); })).value();
+  const OwnedFd stranger(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(OwnedFd(::dup(0)).get());  // the lowest that is free
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  connect_to(keeper_->environment(), stranger.get());
+  auto text = said.get_future();
+  const bool heard = text.wait_for(std::chrono::minutes(1)) == std::future_status::ready;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(heard);
+  EXPECT_THAT(text.get(), HasSubstr("(Too many open files)"));
+  EXPECT_TRUE(given(2).empty()) << "it takes in connections again";
+}
+
+TEST_F(SegmentKeeperTest, StrangersHoldNobodyUpAndGetNothing) {
+  start();
+  const LogLife life(1);
+  ASSERT_TRUE(offer(life).ok());
   std::vector<OwnedFd> strangers;
   for (int i = 0; i < 50; ++i) {
     strangers.emplace_back(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(::connect(strangers.back().get(), reinterpret_cast<sockaddr*>(&a), length), 0);
+    connect_to(keeper_->environment(), strangers.back().get());
     const std::string rubbish(static_cast<std::size_t>(i * 5), 'x');
     ASSERT_TRUE(i <= 10 || ::send(strangers.back().get(), rubbish.data(), rubbish.size(), MSG_NOSIGNAL) > 0);
   }
