@@ -19,6 +19,7 @@
 #include "storage/secret.h"
 #include "worker/launch/costs_file.h"
 #include "worker/launch/launcher.h"
+#include "worker/launch/netinfo.h"
 #include "worker/launch/output.h"
 #include "worker/launch/settings.h"
 #include "worker/launch/text.h"
@@ -248,10 +249,10 @@ std::optional<Restarts> restarts_from_flag() {
 // Says an event, from any thread.
 using Notice = std::function<void(const char* event, const std::string& text)>;
 
-// Nothing: no cloud was named. kInvalidArgument: one that there is not.
-Result<std::unique_ptr<PreemptionWatch>> watch_for_preemption(const Notice& notice) {
+// What --preemption_notice names; null: nothing. kInvalidArgument: a cloud that there is not, or no address of one.
+Result<std::unique_ptr<PreemptionSource>> preemption_source() {
   if (FLAGS_preemption_notice.empty()) {
-    if (FLAGS_preemption_url.empty()) return std::unique_ptr<PreemptionWatch>();
+    if (FLAGS_preemption_url.empty()) return std::unique_ptr<PreemptionSource>();
     return Status(Code::kInvalidArgument, "--preemption_url names no cloud; give --preemption_notice too");
   }
   const auto cloud = parse_cloud(FLAGS_preemption_notice);
@@ -261,10 +262,17 @@ Result<std::unique_ptr<PreemptionWatch>> watch_for_preemption(const Notice& noti
                   "--preemption_notice acts by SIGTERM, which this process was started to ignore: leave out "
                   "what makes it so (trap '' TERM), or the flag");
   }
-  if (!FLAGS_preemption_url.empty() && !FLAGS_preemption_url.starts_with("http://")) {
+  constexpr std::string_view kScheme = "http://";
+  if (!FLAGS_preemption_url.empty() &&
+      (!FLAGS_preemption_url.starts_with(kScheme) ||
+       !worker::parse_host_port("", std::string_view(FLAGS_preemption_url).substr(kScheme.size()), 80).ok())) {
     return Status(Code::kInvalidArgument, "--preemption_url is " + worker::in_quotes(FLAGS_preemption_url) +
                                               ": give http://HOST or http://HOST:PORT");
   }
+  return std::make_unique<PreemptionSource>(cloud.value(), FLAGS_preemption_url);
+}
+
+std::unique_ptr<PreemptionWatch> watch_for_preemption(std::unique_ptr<PreemptionSource> source, const Notice& notice) {
   // As if SIGTERM had come, with the time that is left.
   const auto pass_on = [notice](const PreemptionNotice& said) {
     notice("preemption_notice", said.what + "; the workers are told to leave");
@@ -272,7 +280,7 @@ Result<std::unique_ptr<PreemptionWatch>> watch_for_preemption(const Notice& noti
     (void)sigqueue(getpid(), SIGTERM, within);
   };
   return std::make_unique<PreemptionWatch>(
-      std::make_unique<PreemptionSource>(cloud.value(), FLAGS_preemption_url), kAskForPreemptionMs, pass_on,
+      std::move(source), kAskForPreemptionMs, pass_on,
       [notice](const Status& why) { notice("preemption_unheard", why.describe() + "; it is asked again"); });
 }
 
@@ -301,6 +309,8 @@ int run(const std::vector<std::string>& words) {
   }
   const auto restarts = restarts_from_flag();
   if (!restarts) return kExitUsage;
+  auto source = preemption_source();
+  if (!source.ok()) return usage_error(kRunCommand, source.status().describe());
 
   const worker::LauncherSignals signals;  // before the tracker's threads
   worker::OtherLines lines;
@@ -343,8 +353,8 @@ int run(const std::vector<std::string>& words) {
     // One of a run before is no part of this one.
     if (!std::ofstream(FLAGS_timeline, std::ios::trunc)) return failure("cannot write the timeline " + FLAGS_timeline);
   }
-  const auto preemption = watch_for_preemption(notice);
-  if (!preemption.ok()) return usage_error(kRunCommand, preemption.status().describe());
+  std::unique_ptr<PreemptionWatch> preemption;
+  if (source.value()) preemption = watch_for_preemption(std::move(source).value(), notice);
   const auto code = worker::launch(options, signals);
   // A job that was done is not to be taken up by the next one with this folder.
   if (tracker && code.ok() && code.value() == kExitOk) tracker->forget();

@@ -433,6 +433,23 @@ TEST(Run, SignalsReachTheWorkers) {
   EXPECT_THAT(p.output(), HasSubstr("[1] stopping"));
 }
 
+TEST(Run, WhatIsWrongWithTheNoticeOfTheCloudIsSaidBeforeAnythingIsTouched) {
+  const TemporaryFolder folder;
+  const std::string timeline = folder / "t.json";
+  std::ofstream(timeline) << "of a run before";
+  for (const char* wrong : {"--preemption_notice=azur", "--preemption_url=http://", "--preemption_url=http://:80",
+                            "--preemption_url=https://a", "--preemption_url=http://a:b"}) {
+    std::vector<std::string> arguments = {"run", "-n", "1", "--timeline=" + timeline, wrong};
+    if (std::string_view(wrong).starts_with("--preemption_url")) arguments.emplace_back("--preemption_notice=aws");
+    arguments.insert(arguments.end(), {"sh", "-c", "echo started"});
+    const Ended e = warren(arguments);
+    EXPECT_EQ(e.code, 2) << wrong;
+    EXPECT_THAT(e.error, AllOf(HasSubstr("--preemption_"), Not(HasSubstr("tracker at")))) << wrong;
+    EXPECT_THAT(e.output, IsEmpty()) << wrong;
+  }
+  EXPECT_EQ(whole_file(timeline), "of a run before");
+}
+
 TEST(Run, ANoticeOfTheCloudNeedsTheSignalThatItComesBy) {
   Program p({"run", "-n", "1", "--preemption_notice=aws", "sh", "-c", "echo started"}, {}, SIGTERM);
   EXPECT_EQ(p.wait(), 2);
