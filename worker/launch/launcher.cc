@@ -199,7 +199,10 @@ class Launch {
       take_other_lines();
       output_.write_some();
       error_->write_some();
-      if (!running() && !restart_due() && output_.empty() && error_->empty()) return exit_code();
+      if (!running() && !restart_due()) {
+        if (output_.empty() && error_->empty()) return exit_code();
+        if (asked_to_end_ && abandon_at_ms_ < 0) abandon_at_ms_ = now_ms() + options_.grace_ms;
+      }
       if (Status s = wait_for_something(); !s.ok()) return give_up(std::move(s));
     }
   }
@@ -380,6 +383,7 @@ class Launch {
   [[nodiscard]] int timeout_ms() const {
     std::int64_t next = kill_at_ms_;
     if (term_at_ms_ >= 0 && (next < 0 || term_at_ms_ < next)) next = term_at_ms_;
+    if (abandon_at_ms_ >= 0 && (next < 0 || abandon_at_ms_ < next)) next = abandon_at_ms_;
     for (const Worker& w : workers_) {
       if (w.restart_at_ms >= 0 && (next < 0 || w.restart_at_ms < next)) next = w.restart_at_ms;
     }
@@ -409,6 +413,7 @@ class Launch {
         kill_all();
       }
     }
+    if (abandon_at_ms_ >= 0 && now >= abandon_at_ms_) abandon_output();
     for (Worker& w : workers_) {
       if (w.restart_at_ms < 0 || now < w.restart_at_ms) continue;
       w.restart_at_ms = -1;
@@ -691,6 +696,7 @@ class Launch {
     }
     interrupted_ = interrupted_ || signal == SIGINT;
     if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) {
+      asked_to_end_ = true;
       end_job();
       // Asked to end with nothing left to end: what could not be written is given up.
       if (!running()) abandon_output();
@@ -765,11 +771,13 @@ class Launch {
   std::optional<int> exit_code_;
   bool stopped_ = false;  // whose it is was lost, and is not started again because the job ends
   bool ending_ = false;
+  bool asked_to_end_ = false;  // by a signal
   bool interrupted_ = false;
   bool draining_ = false;
   std::int64_t term_at_ms_ = -1;  // workers that are to leave, and have not
   std::int64_t kill_at_ms_ = -1;
-  std::int64_t last_look_ms_ = 0;  // at the workers' lives
+  std::int64_t abandon_at_ms_ = -1;  // output that nobody reads, when nothing runs any more
+  std::int64_t last_look_ms_ = 0;    // at the workers' lives
   std::uint32_t rollbacks_ = 0;
 };
 

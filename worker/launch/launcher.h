@@ -72,7 +72,7 @@ struct LaunchOptions {
   // From SIGTERM to this process until a worker that shows life has left.
   std::int64_t drain_ms = limits::kDefaultDrainMs;
   // From SIGTERM to SIGKILL when the job ends because a worker failed, and to SIGTERM from the first failure after
-  // SIGINT or SIGHUP.
+  // SIGINT or SIGHUP. As long what could not be written is kept for who reads it when a signal has ended all workers.
   std::int64_t grace_ms = 10'000;
   // Each worker runs on one of the cores that this process may use, no two on the same; run() fails where there are
   // fewer. For programs of one thread: a scheduler leaves two workers that wait for each other in turn on one core.

@@ -554,14 +554,26 @@ TEST(Launch, AProgramThatIsNotThereIsSaid) {
   EXPECT_FALSE(run({}).code.ok());
 }
 
+// Writes to a pipe until it takes no more.
+void fill(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  EXPECT_EQ(fcntl(fd, F_SETFL, flags | O_NONBLOCK), 0);
+  const std::array<char, 4096> bytes{};
+  while (write(fd, bytes.data(), bytes.size()) > 0) {
+  }
+  EXPECT_EQ(fcntl(fd, F_SETFL, flags), 0);
+}
+
 // A launcher in a process of its own, so that it can be signalled and killed.
 class LauncherProcess {
  public:
-  // `ignored`: what it is started to ignore; nothing else of that kind is inherited from who runs the tests.
-  explicit LauncherProcess(LaunchOptions options, int ignored = 0) {
+  // `ignored`: what it is started to ignore; nothing else of that kind is inherited from who runs the tests. `full`:
+  // its output takes nothing until it is read.
+  explicit LauncherProcess(LaunchOptions options, int ignored = 0, bool full = false) {
     EXPECT_EQ(pipe2(output_, O_CLOEXEC), 0);
     // The test's own reaper: what the launcher leaves behind becomes our child, and can be waited for.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (full) fill(output_[1]);
     pid = fork();
     if (pid == 0) {
       prctl(PR_SET_CHILD_SUBREAPER, 0);
@@ -775,6 +787,17 @@ TEST(LaunchSignals, WhoIsLostInADrainWasPreemptedIfItWouldHaveBeenStartedAgain) 
     kill(launcher.pid, SIGTERM);
     EXPECT_EQ(launcher.wait(), again ? kExitPreempted : 128 + SIGKILL);
   }
+}
+
+TEST(LaunchSignals, WhatNobodyReadsIsGivenUpOnceAllHaveEnded) {
+  const Fifo fifo;
+  LaunchOptions o = shell(1, "echo unread; echo x >$FIFO; exec sleep 1000");
+  o.variables["FIFO"] = fifo.path();
+  o.grace_ms = 50;
+  LauncherProcess launcher(o, 0, true);
+  std::ifstream(fifo.path()).get();
+  kill(launcher.pid, SIGTERM);
+  EXPECT_EQ(launcher.wait(), kExitPreempted);
 }
 
 TEST(LaunchSignals, ASecondTermLeavesNoTime) {
