@@ -339,6 +339,7 @@ int run(const std::vector<std::string>& words) {
   options.drain_ms = provided.value().settings.drain_ms;
   options.world_size = provided.value().settings.world_size;
   options.min_workers = provided.value().settings.min_workers;
+  options.spares_elsewhere = provided.value().settings.spares != 0;
   const auto keeper = worker::SegmentKeeper::start(options.workers + options.spares,
                                                    [&](const std::string& text) { notice("segment_keeper", text); });
   if (!keeper.ok()) return failure(keeper.status().because_of_this("cannot keep the workers' logs").describe());

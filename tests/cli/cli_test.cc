@@ -382,6 +382,19 @@ TEST(Run, ANumberOfSparesThatIsNoneIsRefused) {
   EXPECT_THAT(chaos.error, HasSubstr("--spares is 0"));
 }
 
+// However the launcher was told that the job has them.
+TEST(Run, SparesElsewhereLetOneWithoutAPlaceFailAlone) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "warren.conf";
+  std::ofstream(file) << "spares = 1\n";
+  const std::vector<std::string> arguments = {
+      "run", "-n", "1", "--world_size=2", "--tracker=127.0.0.1:1", "--insecure_no_auth", LIFE_CHILD, "waits"};
+  for (const std::string& variable : {std::string("WARREN_SPARES=1"), "WARREN_CONFIG=" + file}) {
+    EXPECT_THAT(warren(arguments, {variable}).error, HasSubstr("spare_given_up: worker 0")) << variable;
+  }
+  EXPECT_THAT(warren(arguments).error, HasSubstr("worker_failed: worker 0"));
+}
+
 TEST(Run, TheExitCodeIsTheProgramsOwn) {
   EXPECT_EQ(warren({"run", "-n2=", "x"}).code, 2);
   EXPECT_EQ(warren({"run", "-n", "2", "--", "sh", "-c", "exit 42"}).code, 42);

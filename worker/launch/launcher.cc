@@ -582,7 +582,7 @@ class Launch {
 
   // When a worker is lost: with a spare in its place, which waits here or elsewhere, or with fewer workers.
   [[nodiscard]] bool others_go_on() const {
-    return options_.min_workers != 0 || options_.spares != 0 || options_.variables.contains("WARREN_SPARES");
+    return options_.min_workers != 0 || options_.spares != 0 || options_.spares_elsewhere;
   }
 
   // Whether the job has, or may have, as many workers as it needs if this one is not started again.

@@ -46,6 +46,7 @@ struct LaunchOptions {
   std::uint32_t first_worker = 0;    // their ids are first_worker … first_worker + workers − 1
   std::uint32_t world_size = 0;      // of the job, whose other workers are started elsewhere; 0: `workers`
   std::uint32_t spares = 0;          // beside them, with the ids world_size + first_worker …
+  bool spares_elsewhere = false;     // the job may have spares that are not started here
   std::uint32_t min_workers = 0;     // mode shrink: the job goes on with so many; 0: it needs all
   std::uint32_t first_attempt = 0;   // how often this launcher has itself been started for these workers before
   // How often each worker is started again when it is lost (killed by a signal, hung, ended with kExitPreempted,

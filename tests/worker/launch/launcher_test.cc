@@ -952,7 +952,7 @@ TEST(LaunchSpares, AWorkerThatLostItsPlaceIsGivenUpAlone) {
 TEST(LaunchSpares, AWorkerOfASharedJobThatWaitsIsGivenUpAlone) {
   LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD waits; fi");
   o.world_size = 4;
-  o.variables["WARREN_SPARES"] = "1";
+  o.spares_elsewhere = true;
   const Finished f = run(o);
   ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
   EXPECT_EQ(f.code.value(), 0) << f.error;
