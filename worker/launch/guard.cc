@@ -17,6 +17,15 @@
 namespace warren::worker {
 namespace {
 
+constexpr std::size_t kMostGroups = limits::kMaxWorldSize + limits::kMaxSpares;
+
+// Linux before 5.9 has no close_range(). Descriptors are given out from the lowest on: a launcher's are below this,
+// above all its end of the socket, which would never be closed for the guard's read.
+void close_most() {
+  constexpr int kMost = 65536;
+  for (int fd = 1; fd < kMost; ++fd) close(fd);
+}
+
 // Runs in the child of a process that may have threads: nothing here allocates or locks.
 [[noreturn]] void watch(int fd) {
   sigset_t all;
@@ -27,8 +36,8 @@ namespace {
   syscall(SYS_prctl, PR_SET_NAME, "warren-guard", 0, 0, 0);
   // Nothing of the launcher's stays open here: a reader of its output sees the end when the launcher ends.
   dup2(fd, 0);
-  close_range(1, ~0U, 0);
-  static pid_t groups[limits::kMaxWorldSize];
+  if (close_range(1, ~0U, 0) != 0) close_most();
+  static pid_t groups[kMostGroups];
   std::size_t count = 0;
   while (true) {
     pid_t message = 0;
@@ -36,7 +45,7 @@ namespace {
     if (n < 0 && errno == EINTR) continue;
     if (n != sizeof message) break;
     if (message > 0) {
-      if (count < limits::kMaxWorldSize) groups[count++] = message;
+      if (count < kMostGroups) groups[count++] = message;
       continue;
     }
     for (std::size_t i = 0; i < count; ++i) {

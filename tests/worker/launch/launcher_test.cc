@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -13,10 +15,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -1079,6 +1084,30 @@ TEST(LaunchOrphans, NoneSurvivesItsWorker) {
   const std::string text = launcher.wait_for_lines(1);
   EXPECT_EQ(launcher.wait(), 0);
   wait_until_dead(std::stoi(text.substr(4)));
+}
+
+// As on Linux before 5.9.
+TEST(LaunchOrphans, WithoutCloseRangeTheGuardEndsToo) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    sock_filter steps[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 0, 1),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog program = {.len = std::size(steps), .filter = steps};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+      _exit(77);
+    }
+    const LauncherSignals signals;
+    const LaunchOptions options = shell(1, "exit 6");
+    const auto code = launch(options, signals);
+    _exit(code.ok() ? code.value() : 99);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  ASSERT_TRUE(WIFEXITED(status));
+  ASSERT_NE(WEXITSTATUS(status), 77) << "the system takes no filter of calls";
+  EXPECT_EQ(WEXITSTATUS(status), 6);
 }
 
 TEST(LaunchOrphans, NoneSurvivesAKilledLauncher) {
