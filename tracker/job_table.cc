@@ -37,9 +37,11 @@ bool is_heartbeat_reply(const TrackerEffect& effect) {
 }  // namespace
 
 struct JobTable::Job {
-  Job(std::string job_name, TrackerMachine its_machine) : name(std::move(job_name)), machine(std::move(its_machine)) {}
+  Job(std::string job_name, std::uint64_t its_serial, TrackerMachine its_machine)
+      : name(std::move(job_name)), serial(its_serial), machine(std::move(its_machine)) {}
 
   const std::string name;
+  const std::uint64_t serial;
   TrackerMachine machine;
   std::uint32_t world_size = 0;
   Routes routes;
@@ -91,7 +93,7 @@ void JobTable::tell_restored(Job& job, TimeMs now) {
 }
 
 JobTable::Job& JobTable::add(std::string name, TrackerMachine machine, TimeMs now) {
-  auto made = std::make_unique<Job>(name, std::move(machine));
+  auto made = std::make_unique<Job>(name, ++last_serial_, std::move(machine));
   Job& job = *made;
   jobs_.emplace(std::move(name), std::move(made));
   job.last_message = now;
@@ -449,7 +451,9 @@ void JobTable::refuse(const Sender& from, const std::string& job, std::uint64_t 
 std::vector<JobStatus> JobTable::status(TimeMs now) const {
   std::vector<JobStatus> all;
   all.reserve(jobs_.size());
-  for (const auto& [name, job] : jobs_) all.push_back({name, job->machine.view(now), job->trouble.describe()});
+  for (const auto& [name, job] : jobs_) {
+    all.push_back({name, job->machine.view(now), job->trouble.describe(), job->serial});
+  }
   return all;
 }
 

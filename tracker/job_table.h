@@ -122,6 +122,7 @@ class JobTable {
 
   Options options_;
   Jobs jobs_;
+  std::uint64_t last_serial_ = 0;
   std::map<std::string, Status, std::less<>> unreadable_;        // jobs whose records cannot be read
   std::set<std::pair<TimeMs, std::string_view>> deadlines_;      // names live in jobs_
   std::map<std::string, std::string, std::less<>> worker_keys_;  // derived ones, by job; bounded

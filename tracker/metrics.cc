@@ -32,7 +32,7 @@ Family<Gauge>& gauges(prometheus::Registry& registry, const char* name, const ch
 const Histogram::BucketBoundaries kHandleSeconds = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1};
 const Histogram::BucketBoundaries kPersistSeconds = {1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3, 10};
 
-// A total that is kept elsewhere. It may begin anew (a job that was dropped and taken up again), as counters may.
+// A total that is kept elsewhere.
 void raise_to(Counter& counter, std::uint64_t total) {
   const double by = static_cast<double>(total) - counter.Value();
   if (by > 0) counter.Increment(by);
@@ -112,8 +112,9 @@ struct Metrics::Families {
 
 // The series of one job; they go with it.
 struct Metrics::JobSeries {
-  JobSeries(Families& f, const std::string& job)
-      : families(f),
+  JobSeries(Families& f, const std::string& job, std::uint64_t its_serial)
+      : serial(its_serial),
+        families(f),
         alive(f.alive.Add({{"job", job}})),
         world(f.world.Add({{"job", job}})),
         epoch(f.epoch.Add({{"job", job}})),
@@ -165,6 +166,7 @@ struct Metrics::JobSeries {
   JobSeries(const JobSeries&) = delete;
   JobSeries& operator=(const JobSeries&) = delete;
 
+  const std::uint64_t serial;
   Families& families;
   Gauge &alive, &world, &epoch, &timeline, &committed, &rounds, &idle, &outside, &spares, &detours, &gpu_readers;
   std::array<Gauge*, kBlames> stragglers{};
@@ -235,7 +237,8 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
     ++by_state[v.state];
     there.insert(job.name);
     std::unique_ptr<JobSeries>& series = jobs_[job.name];
-    if (!series) series = std::make_unique<JobSeries>(*families_, job.name);
+    if (series && series->serial != job.serial) series.reset();  // first: the new ones have the same labels
+    if (!series) series = std::make_unique<JobSeries>(*families_, job.name, job.serial);
     std::uint64_t rounds = 0;
     for (const auto& m : v.members) rounds = std::max(rounds, m.rounds_finished);
     series->alive.Set(members_alive(v));

@@ -13,6 +13,7 @@ struct JobStatus {
   std::string name;
   TrackerMachine::View view;
   std::string trouble;  // why nothing is announced at present (the journal cannot be written); empty: nothing is wrong
+  std::uint64_t serial = 0;  // another one when a job of that name was forgotten and is made anew
 };
 
 // One look at everything, made by the loop thread and never changed afterwards.
