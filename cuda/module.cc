@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "cuda/kernels.h"
@@ -29,80 +30,6 @@ warren_device_code answer(cudaError_t error, const char* what) {
                 error == cudaErrorMemoryAllocation ? WARREN_DEVICE_NO_MEMORY : WARREN_DEVICE_FAILED);
 }
 
-// Makes a device the calling thread's, which may be the program's, for the scope.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    error_ = cudaGetDevice(&before_);
-    if (error_ == cudaSuccess && before_ != device) {
-      error_ = cudaSetDevice(device);
-      changed_ = error_ == cudaSuccess;
-    }
-  }
-  ~OnDevice() {
-    if (changed_) (void)cudaSetDevice(before_);
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  [[nodiscard]] cudaError_t error() const { return error_; }
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-  cudaError_t error_ = cudaSuccess;
-};
-
-template <class Call>
-warren_device_code on_device(int device, const char* what, Call call) {
-  const OnDevice here(device);
-  if (here.error() != cudaSuccess) return answer(here.error(), "cudaSetDevice");
-  return answer(call(), what);
-}
-
-const char* error_text() {
-  return last_error.c_str();
-}
-
-warren_device_code init(std::int32_t* devices) {
-  *devices = 0;
-  int driver = 0, count = 0;
-  const cudaError_t asked = cudaDriverGetVersion(&driver);
-  if (asked == cudaErrorStubLibrary) return failed("only the stub of a driver is here", WARREN_DEVICE_NONE);
-  if (asked == cudaSuccess && driver == 0) return failed("there is no driver", WARREN_DEVICE_NONE);
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaErrorNoDevice || error == cudaErrorStubLibrary || (error == cudaSuccess && count == 0)) {
-    (void)cudaGetLastError();
-    return failed(cudaGetErrorString(cudaErrorNoDevice), WARREN_DEVICE_NONE);
-  }
-  if (error != cudaSuccess) return answer(error, "cudaGetDeviceCount");
-  *devices = count;
-  return WARREN_DEVICE_OK;
-}
-
-warren_device_code locate(const void* pointer, std::int32_t* device) {
-  *device = WARREN_DEVICE_HOST;
-  cudaPointerAttributes attributes{};
-  const cudaError_t error = cudaPointerGetAttributes(&attributes, pointer);
-  if (error != cudaSuccess) return answer(error, "cudaPointerGetAttributes");
-  // The CPU could read managed memory too, but not in the order of a stream.
-  if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) *device = attributes.device;
-  return WARREN_DEVICE_OK;
-}
-
-warren_device_code allocate_pinned(std::size_t bytes, void** memory) {
-  return answer(cudaHostAlloc(memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
-}
-warren_device_code free_pinned(void* memory) {
-  return answer(cudaFreeHost(memory), "cudaFreeHost");
-}
-
-warren_device_code allocate(std::int32_t device, std::size_t bytes, void** memory) {
-  return on_device(device, "cudaMalloc", [&] { return cudaMalloc(memory, bytes); });
-}
-warren_device_code release(std::int32_t device, void* memory) {
-  return on_device(device, "cudaFree", [&] { return cudaFree(memory); });
-}
-
 // Of the driver's own interface, which the runtime finds: nothing here links it.
 template <class Function>
 cudaError_t find(Function*& function, const char* name) {
@@ -116,6 +43,13 @@ cudaError_t find(Function*& function, const char* name) {
 
 struct Driver {
   decltype(&cuGetErrorName) error_name = nullptr;
+  decltype(&cuCtxGetCurrent) current = nullptr;
+  decltype(&cuCtxSetCurrent) make_current = nullptr;
+  decltype(&cuDevicePrimaryCtxGetState) state = nullptr;
+  decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
+  decltype(&cuDevicePrimaryCtxRelease) let_go = nullptr;
+  decltype(&cuPointerGetAttributes) about = nullptr;
+  decltype(&cuDeviceGetCount) count = nullptr;
   decltype(&cuDeviceGetAttribute) attribute = nullptr;
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
   decltype(&cuMemCreate) create = nullptr;
@@ -134,6 +68,13 @@ struct Driver {
       if (found == cudaSuccess) found = find(function, name);
     };
     need(error_name, "cuGetErrorName");
+    need(current, "cuCtxGetCurrent");
+    need(make_current, "cuCtxSetCurrent");
+    need(state, "cuDevicePrimaryCtxGetState");
+    need(retain, "cuDevicePrimaryCtxRetain");
+    need(let_go, "cuDevicePrimaryCtxRelease");
+    need(about, "cuPointerGetAttributes");
+    need(count, "cuDeviceGetCount");
     need(attribute, "cuDeviceGetAttribute");
     need(granularity, "cuMemGetAllocationGranularity");
     need(create, "cuMemCreate");
@@ -158,6 +99,127 @@ warren_device_code answer(CUresult error, const char* what) {
   (void)driver().error_name(error, &name);
   return failed(std::string(what) + ": " + (name == nullptr ? "an unknown error" : name),
                 error == CUDA_ERROR_OUT_OF_MEMORY ? WARREN_DEVICE_NO_MEMORY : WARREN_DEVICE_FAILED);
+}
+
+// The context that the calling thread, which may be the program's, has current, or none, is so again at the end of the
+// scope. By the driver: cudaSetDevice() makes one where it goes back to, on the first GPU for a thread that had none.
+class KeepsCurrent {
+ public:
+  KeepsCurrent() { (void)driver().current(&before_); }
+  ~KeepsCurrent() { (void)driver().make_current(before_); }
+  KeepsCurrent(const KeepsCurrent&) = delete;
+  KeepsCurrent& operator=(const KeepsCurrent&) = delete;
+  [[nodiscard]] bool had_one() const { return before_ != nullptr; }
+
+ private:
+  CUcontext before_ = nullptr;
+};
+
+// Makes a device the calling thread's for the scope, with a context there.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) : error_(cudaSetDevice(device)) {}
+  [[nodiscard]] cudaError_t error() const { return error_; }
+
+ private:
+  const KeepsCurrent before_;  // before what follows
+  const cudaError_t error_;
+};
+
+// For what is of no device: in the scope the thread has its own context, or one that the process has anyway, of
+// whichever device; where there is none it has none.
+class AnyContext {
+ public:
+  AnyContext() {
+    int count = 0;
+    if (before_.had_one() || driver().count(&count) != CUDA_SUCCESS) return;
+    for (int device = 0; device < count && held_ < 0; device++) {
+      unsigned flags = 0;
+      int active = 0;
+      CUcontext context = nullptr;
+      if (driver().state(device, &flags, &active) != CUDA_SUCCESS || active == 0) continue;
+      if (driver().retain(&context, device) != CUDA_SUCCESS) continue;
+      held_ = device;
+      (void)driver().make_current(context);
+    }
+  }
+  ~AnyContext() {
+    if (held_ < 0) return;
+    (void)driver().make_current(nullptr);
+    (void)driver().let_go(held_);
+  }
+  AnyContext(const AnyContext&) = delete;
+  AnyContext& operator=(const AnyContext&) = delete;
+
+ private:
+  const KeepsCurrent before_;
+  int held_ = -1;
+};
+
+template <class Call>
+warren_device_code on_device(int device, const char* what, Call call) {
+  const OnDevice here(device);
+  if (here.error() != cudaSuccess) return answer(here.error(), "cudaSetDevice");
+  return answer(call(), what);
+}
+
+const char* error_text() {
+  return last_error.c_str();
+}
+
+warren_device_code init(std::int32_t* devices) {
+  *devices = 0;
+  int version = 0, count = 0;
+  const cudaError_t asked = cudaDriverGetVersion(&version);
+  if (asked == cudaErrorStubLibrary) return failed("only the stub of a driver is here", WARREN_DEVICE_NONE);
+  if (asked == cudaSuccess && version == 0) return failed("there is no driver", WARREN_DEVICE_NONE);
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorNoDevice || error == cudaErrorStubLibrary || (error == cudaSuccess && count == 0)) {
+    (void)cudaGetLastError();
+    return failed(cudaGetErrorString(cudaErrorNoDevice), WARREN_DEVICE_NONE);
+  }
+  if (error != cudaSuccess) return answer(error, "cudaGetDeviceCount");
+  *devices = count;
+  return answer(driver().found, "cudaGetDriverEntryPointByVersion");
+}
+
+// By the driver: the runtime makes a context first, for buffers on the CPU, too.
+warren_device_code locate(const void* pointer, std::int32_t* device) {
+  *device = WARREN_DEVICE_HOST;
+  unsigned type = 0, managed = 0;
+  int number = WARREN_DEVICE_HOST;
+  const auto ask = [&] {
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void* answers[] = {&type, &managed, &number};
+    return driver().about(std::size(asked), asked, answers, reinterpret_cast<CUdeviceptr>(pointer));
+  };
+  CUresult error = ask();
+  if (error == CUDA_ERROR_INVALID_CONTEXT) {
+    const AnyContext here;
+    error = ask();
+  }
+  if (error == CUDA_ERROR_INVALID_CONTEXT) return WARREN_DEVICE_OK;  // nobody has one, nor memory of a GPU
+  if (error != CUDA_SUCCESS) return answer(error, "cuPointerGetAttributes");
+  // The CPU could read managed memory too, but not in the order of a stream.
+  if (type == CU_MEMORYTYPE_DEVICE || managed != 0) *device = number;
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code allocate_pinned(std::size_t bytes, void** memory) {
+  const AnyContext here;
+  return answer(cudaHostAlloc(memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+}
+warren_device_code free_pinned(void* memory) {
+  const AnyContext here;
+  return answer(cudaFreeHost(memory), "cudaFreeHost");
+}
+
+warren_device_code allocate(std::int32_t device, std::size_t bytes, void** memory) {
+  return on_device(device, "cudaMalloc", [&] { return cudaMalloc(memory, bytes); });
+}
+warren_device_code release(std::int32_t device, void* memory) {
+  return on_device(device, "cudaFree", [&] { return cudaFree(memory); });
 }
 
 CUmemAllocationProp shared_on(std::int32_t device) {
@@ -191,17 +253,9 @@ warren_device_code place(std::int32_t device, CUmemGenericAllocationHandle handl
   return code;
 }
 
-// For the driver's functions on the device of the calling thread: its context, which the runtime makes when it is first
-// asked for something, and the functions.
-warren_device_code begin_driver(const OnDevice& here) {
-  if (here.error() != cudaSuccess) return answer(here.error(), "cudaSetDevice");
-  if (const cudaError_t error = cudaFree(nullptr); error != cudaSuccess) return answer(error, "cudaFree");
-  return answer(driver().found, "cudaGetDriverEntryPointByVersion");
-}
-
 warren_device_code allocate_shared(std::int32_t device, std::size_t* bytes, void** memory, int* fd) {
   const OnDevice here(device);
-  auto code = begin_driver(here);
+  auto code = answer(here.error(), "cudaSetDevice");
   if (code != WARREN_DEVICE_OK) return code;
   int shares = 0;
   code = answer(
@@ -230,7 +284,7 @@ warren_device_code allocate_shared(std::int32_t device, std::size_t* bytes, void
 
 warren_device_code import_shared(std::int32_t device, int fd, std::size_t bytes, void** memory) {
   const OnDevice here(device);
-  auto code = begin_driver(here);
+  auto code = answer(here.error(), "cudaSetDevice");
   if (code != WARREN_DEVICE_OK) return code;
   CUmemGenericAllocationHandle handle = 0;
   code = answer(driver().take(&handle, std::bit_cast<void*>(static_cast<std::intptr_t>(fd)),
@@ -241,7 +295,7 @@ warren_device_code import_shared(std::int32_t device, int fd, std::size_t bytes,
 
 warren_device_code release_shared(std::int32_t device, void* memory, std::size_t bytes) {
   const OnDevice here(device);
-  auto code = begin_driver(here);
+  auto code = answer(here.error(), "cudaSetDevice");
   if (code != WARREN_DEVICE_OK) return code;
   const auto at = reinterpret_cast<CUdeviceptr>(memory);
   code = answer(driver().unmap(at, bytes), "cuMemUnmap");

@@ -2,6 +2,7 @@
 // the module or a GPU each case skips itself and says why; with WARREN_REQUIRE_GPU=1 in the environment it fails.
 // WARREN_DEVICE_LIBRARY names another module than the build's: where this was copied to, or the fake device, which
 // shows that the cases themselves do what they should.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <tuple>
 
 #include "cuda/request.h"
@@ -32,7 +34,8 @@ constexpr const char* kModule = nullptr;
 // Before any thread: where workers find the module.
 const bool kNamed = setenv("WARREN_DEVICE_LIBRARY", kModule == nullptr ? "none" : kModule, 0) == 0;
 
-class Gpu : public ::testing::Test {
+// With the module alone: nothing is on a GPU yet.
+class GpuModule : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(kNamed);
@@ -43,13 +46,28 @@ class Gpu : public ::testing::Test {
       table_ = library.value().table;
       why = library.value().says;
     }
-    if (table_ != nullptr) {
-      ASSERT_EQ(table_->make_stream(0, &stream_), WARREN_DEVICE_OK) << table_->error_text();
-      return;
-    }
+    if (table_ != nullptr) return;
     const char* required = getenv("WARREN_REQUIRE_GPU");
     ASSERT_FALSE(required != nullptr && std::strcmp(required, "1") == 0) << "WARREN_REQUIRE_GPU=1, but " << why;
     GTEST_SKIP() << why;
+  }
+  // This program, as another process, with a case that is disabled.
+  static int run_alone(const std::string& cases, const std::string& environment = "") {
+    char self[4096] = {};
+    EXPECT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
+    return std::system(
+        (environment + " '" + self + "' --gtest_also_run_disabled_tests --gtest_filter=" + cases).c_str());
+  }
+
+  const warren_device_table* table_ = nullptr;
+};
+
+class Gpu : public GpuModule {
+ protected:
+  void SetUp() override {
+    GpuModule::SetUp();
+    if (table_ == nullptr) return;
+    ASSERT_EQ(table_->make_stream(0, &stream_), WARREN_DEVICE_OK) << table_->error_text();
   }
   void TearDown() override {
     for (void* memory : memory_) EXPECT_EQ(table_->release(0, memory), WARREN_DEVICE_OK);
@@ -91,7 +109,6 @@ class Gpu : public ::testing::Test {
     ASSERT_EQ(table_->end_event(0, event), WARREN_DEVICE_OK);
   }
 
-  const warren_device_table* table_ = nullptr;
   void* stream_ = nullptr;
   std::vector<void*> memory_;
 };
@@ -102,6 +119,89 @@ std::vector<std::uint8_t> any_bits(std::size_t bytes, unsigned seed) {
   std::vector<std::uint8_t> values(bytes);
   for (auto& v : values) v = static_cast<std::uint8_t>(random());
   return values;
+}
+
+// CUDA's driver, by the names in its library: a build without CUDA's headers has these cases, too.
+class Driver {
+ public:
+  // Not of the fake device, which has no contexts and captures nothing.
+  static bool is_below(const warren_device_table& table) { return std::string(table.name).starts_with("CUDA"); }
+  // Whether the process has a context on the device, as the runtime makes them.
+  bool has_context(int device) {
+    unsigned flags = 0;
+    int active = 0;
+    EXPECT_EQ(call("cuDevicePrimaryCtxGetState", device, &flags, &active), 0);
+    return active != 0;
+  }
+  // The calling thread's; null: none.
+  void* current() {
+    void* context = nullptr;
+    EXPECT_EQ(call("cuCtxGetCurrent", &context), 0);
+    return context;
+  }
+
+ private:
+  template <class... Arguments>
+  int call(const char* name, Arguments... arguments) {
+    void* const function = library_ == nullptr ? nullptr : dlsym(library_, name);
+    return function == nullptr ? -1 : reinterpret_cast<int (*)(Arguments...)>(function)(arguments...);
+  }
+  void* const library_ = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+};
+
+// What a process finds that has done nothing else, which the test below starts.
+TEST_F(GpuModule, DISABLED_HasAContextWhereItWorksAlone) {
+  Driver driver;
+  std::int32_t devices = 0;
+  ASSERT_EQ(table_->init(&devices), WARREN_DEVICE_OK) << table_->error_text();
+  const std::int32_t used = devices - 1;  // not the first, if there are several
+  const auto buffers_on_the_cpu_are_told = [&] {
+    int here = 0;
+    std::int32_t device = 5;
+    ASSERT_EQ(table_->locate(&here, &device), WARREN_DEVICE_OK) << table_->error_text();
+    EXPECT_EQ(device, WARREN_DEVICE_HOST);
+  };
+  buffers_on_the_cpu_are_told();
+  for (std::int32_t d = 0; d < devices; d++) EXPECT_FALSE(driver.has_context(d)) << d;
+
+  void *stream = nullptr, *event = nullptr, *memory = nullptr, *shared = nullptr, *pinned = nullptr;
+  std::size_t bytes = 1'000;
+  int fd = -1;
+  ASSERT_EQ(table_->make_stream(used, &stream), WARREN_DEVICE_OK) << table_->error_text();
+  ASSERT_EQ(table_->make_event(used, &event), WARREN_DEVICE_OK) << table_->error_text();
+  ASSERT_EQ(table_->allocate(used, bytes, &memory), WARREN_DEVICE_OK) << table_->error_text();
+  ASSERT_EQ(table_->allocate_pinned(bytes, &pinned), WARREN_DEVICE_OK) << table_->error_text();
+  ASSERT_EQ(table_->to_device(used, memory, pinned, bytes, stream), WARREN_DEVICE_OK) << table_->error_text();
+  ASSERT_EQ(table_->load(used), WARREN_DEVICE_OK) << table_->error_text();
+  ASSERT_EQ(table_->allocate_shared(used, &bytes, &shared, &fd), WARREN_DEVICE_OK) << table_->error_text();
+  ::close(fd);
+  EXPECT_EQ(driver.current(), nullptr);
+  // One of Warren's own.
+  std::thread([&] {
+    ASSERT_EQ(table_->record(used, event, stream), WARREN_DEVICE_OK) << table_->error_text();
+    warren_device_code code = WARREN_DEVICE_NOT_READY;
+    while (code == WARREN_DEVICE_NOT_READY) code = table_->query(used, event);
+    ASSERT_EQ(code, WARREN_DEVICE_OK) << table_->error_text();
+    std::int32_t device = 5;
+    ASSERT_EQ(table_->locate(memory, &device), WARREN_DEVICE_OK) << table_->error_text();
+    EXPECT_EQ(device, used);
+    ASSERT_EQ(table_->locate(pinned, &device), WARREN_DEVICE_OK) << table_->error_text();
+    EXPECT_EQ(device, WARREN_DEVICE_HOST);
+    buffers_on_the_cpu_are_told();
+    EXPECT_EQ(table_->free_pinned(pinned), WARREN_DEVICE_OK) << table_->error_text();
+    EXPECT_EQ(driver.current(), nullptr);
+  }).join();
+  EXPECT_EQ(table_->release_shared(used, shared, bytes), WARREN_DEVICE_OK) << table_->error_text();
+  EXPECT_EQ(table_->release(used, memory), WARREN_DEVICE_OK) << table_->error_text();
+  EXPECT_EQ(table_->end_event(used, event), WARREN_DEVICE_OK) << table_->error_text();
+  EXPECT_EQ(table_->end_stream(used, stream), WARREN_DEVICE_OK) << table_->error_text();
+  EXPECT_EQ(driver.current(), nullptr);
+  for (std::int32_t d = 0; d < devices; d++) EXPECT_EQ(driver.has_context(d), d == used) << d;
+}
+
+TEST_F(GpuModule, MakesNoContextOnAGpuThatIsNotUsed) {
+  if (!Driver::is_below(*table_)) GTEST_SKIP() << "there is no CUDA below " << table_->name;
+  EXPECT_EQ(run_alone("GpuModule.DISABLED_HasAContext*"), 0);
 }
 
 TEST_F(Gpu, PointersAreTold) {
@@ -356,12 +456,10 @@ TEST_F(Gpu, GivesMemoryToAnotherProcess) {
   EXPECT_GE(bytes, 100'000u);
   const auto values = any_bits(100'000, 3);
   copy(memory, values.data(), values.size(), true);
-  char self[4096] = {};
-  ASSERT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
   const int passed = dup(fd);
-  const std::string command = "WARREN_TEST_SHARED='" + std::to_string(passed) + " " + std::to_string(bytes) + "' '" +
-                              self + "' --gtest_also_run_disabled_tests --gtest_filter=Gpu.DISABLED_Reads*";
-  EXPECT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(run_alone("Gpu.DISABLED_Reads*",
+                      "WARREN_TEST_SHARED='" + std::to_string(passed) + " " + std::to_string(bytes) + "'"),
+            0);
   ::close(passed);
   ::close(fd);
   ASSERT_EQ(table_->release_shared(0, memory, bytes), WARREN_DEVICE_OK) << table_->error_text();

@@ -6,9 +6,10 @@
  * version, and changes whenever this file does in a way that the other side would notice.
  *
  * Every function may be called from any thread at any time, and changes nothing of the calling thread but error_text.
- * `device` is a number from 0 on. Streams and events belong to one device; a stream of NULL is the device's default
- * one. What is queued on a stream runs in order; functions that take a stream return at once, and what goes wrong later
- * is what query() of an event behind it returns. */
+ * None takes anything of a device but of the one that it is told. `device` is a number from 0 on. Streams and events
+ * belong to one device; a stream of NULL is the device's default one. What is queued on a stream runs in order;
+ * functions that take a stream return at once, and what goes wrong later is what query() of an event behind it
+ * returns. */
 #ifndef WARREN_WORKER_DEVICE_DEVICE_TABLE_H_
 #define WARREN_WORKER_DEVICE_DEVICE_TABLE_H_
 
