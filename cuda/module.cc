@@ -49,6 +49,7 @@ struct Driver {
   decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
   decltype(&cuDevicePrimaryCtxRelease) let_go = nullptr;
   decltype(&cuPointerGetAttributes) about = nullptr;
+  decltype(&cuThreadExchangeStreamCaptureMode) exchange_capture_mode = nullptr;
   decltype(&cuDeviceGetCount) count = nullptr;
   decltype(&cuDeviceGetAttribute) attribute = nullptr;
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
@@ -74,6 +75,7 @@ struct Driver {
     need(retain, "cuDevicePrimaryCtxRetain");
     need(let_go, "cuDevicePrimaryCtxRelease");
     need(about, "cuPointerGetAttributes");
+    need(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
     need(count, "cuDeviceGetCount");
     need(attribute, "cuDeviceGetAttribute");
     need(granularity, "cuMemGetAllocationGranularity");
@@ -101,6 +103,19 @@ warren_device_code answer(CUresult error, const char* what) {
                 error == CUDA_ERROR_OUT_OF_MEMORY ? WARREN_DEVICE_NO_MEMORY : WARREN_DEVICE_FAILED);
 }
 
+// A graph that the program captures meanwhile, in this thread or another, is none of ours: without this, CUDA refuses
+// much of what is done here, and the capture comes to nothing.
+class BesideCaptures {
+ public:
+  BesideCaptures() { (void)driver().exchange_capture_mode(&mode_); }
+  ~BesideCaptures() { (void)driver().exchange_capture_mode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the thread's own
+};
+
 // The context that the calling thread, which may be the program's, has current, or none, is so again at the end of the
 // scope. By the driver: cudaSetDevice() makes one where it goes back to, on the first GPU for a thread that had none.
 class KeepsCurrent {
@@ -112,6 +127,7 @@ class KeepsCurrent {
   [[nodiscard]] bool had_one() const { return before_ != nullptr; }
 
  private:
+  const BesideCaptures beside_;
   CUcontext before_ = nullptr;
 };
 
@@ -186,6 +202,7 @@ warren_device_code init(std::int32_t* devices) {
 // By the driver: the runtime makes a context first, for buffers on the CPU, too.
 warren_device_code locate(const void* pointer, std::int32_t* device) {
   *device = WARREN_DEVICE_HOST;
+  const BesideCaptures beside;
   unsigned type = 0, managed = 0;
   int number = WARREN_DEVICE_HOST;
   const auto ask = [&] {

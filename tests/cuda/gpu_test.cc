@@ -139,8 +139,24 @@ class Driver {
     EXPECT_EQ(call("cuCtxGetCurrent", &context), 0);
     return context;
   }
+  // From here to end_capture(), in this thread, what is queued on the stream, of the first device, becomes a graph; in
+  // the mode in which what other threads do may fail, and end it, too.
+  void begin_capture(void* stream) {
+    void* context = nullptr;
+    ASSERT_EQ(call("cuDevicePrimaryCtxRetain", 0, &context), 0);
+    ASSERT_EQ(call("cuCtxSetCurrent", context), 0);
+    ASSERT_EQ(call("cuStreamBeginCapture_v2", stream, kGlobal), 0);
+  }
+  void end_capture(void* stream) {
+    void* graph = nullptr;
+    EXPECT_EQ(call("cuStreamEndCapture", stream, &graph), 0) << "the capture has come to nothing";
+    if (graph != nullptr) (void)call("cuGraphDestroy", graph);
+    EXPECT_EQ(call("cuCtxSetCurrent", static_cast<void*>(nullptr)), 0);
+    EXPECT_EQ(call("cuDevicePrimaryCtxRelease_v2", 0), 0);
+  }
 
  private:
+  static constexpr int kGlobal = 0;
   template <class... Arguments>
   int call(const char* name, Arguments... arguments) {
     void* const function = library_ == nullptr ? nullptr : dlsym(library_, name);
@@ -423,6 +439,42 @@ TEST_F(Gpu, PacksAndUnpacks) {
     EXPECT_EQ(table_->pack(0, packed, many.data(), many.size(), stream_), WARREN_DEVICE_FAILED);
     EXPECT_EQ(table_->pack(0, packed, many.data(), many.size() - 1, stream_), WARREN_DEVICE_OK);
   }
+}
+
+// What torch.cuda.graph does beside asynchronous calls: all functions that a job needs, those that wait included.
+TEST_F(Gpu, AJobGoesOnWhileTheProgramCapturesAGraph) {
+  if (!Driver::is_below(*table_)) GTEST_SKIP() << "there is no CUDA below " << table_->name;
+  testing::Cluster cluster;
+  const std::size_t count = 3'000'017;
+  constexpr int kRanks = 2, kCalls = 20;
+  const std::vector<float> ones(count, 1);
+  std::vector<std::byte*> in, out;
+  for (int rank = 0; rank < kRanks; rank++) {
+    in.push_back(put(ones.data(), count * sizeof(float)));
+    out.push_back(on_gpu(count * sizeof(float)));
+  }
+  Driver driver;
+  void* captured = nullptr;
+  ASSERT_EQ(table_->make_stream(0, &captured), WARREN_DEVICE_OK) << table_->error_text();
+  driver.begin_capture(captured);
+  cluster.run_well(kRanks, [&](Communicator& comm) {
+    comm.use_stream(stream_);
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    for (int i = 0; i < kCalls; i++) {
+      comm.allreduce_async(std::span(reinterpret_cast<float*>(in[rank]), count),
+                           std::span(reinterpret_cast<float*>(out[rank]), count))
+          .wait();
+    }
+  });
+  // The thread that captures may call, too.
+  std::int32_t device = 5;
+  EXPECT_EQ(table_->locate(out[0], &device), WARREN_DEVICE_OK) << table_->error_text();
+  EXPECT_EQ(device, 0);
+  std::vector<float> got(count);
+  copy(got.data(), out[0], count * sizeof(float), false);
+  driver.end_capture(captured);
+  EXPECT_EQ(table_->end_stream(0, captured), WARREN_DEVICE_OK) << table_->error_text();
+  EXPECT_EQ(got, std::vector<float>(count, kRanks));
 }
 
 // What another process finds, which the test below starts.
