@@ -260,6 +260,10 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+int lowest_capability() {
+  return std::min({__CUDA_ARCH_LIST__});
+}
+
 cudaError_t load_kernels() {
   cudaError_t error = cudaSuccess;
   const auto load = [&error](auto* kernel) {

@@ -13,6 +13,9 @@ namespace warren::cuda {
 
 // All of them, on the current device.
 cudaError_t load_kernels();
+// The lowest compute capability that they were built for, as the compiler counts: 800 is 8.0. What is newer runs them,
+// as they are or from PTX.
+int lowest_capability();
 // For what cuda/request.h lets pass.
 cudaError_t launch_reduce(void* out, const void* const* in, std::size_t count, const warren_device_reduction& how,
                           cudaStream_t stream);

@@ -219,7 +219,18 @@ warren_device_code locate(const void* pointer, std::int32_t* device) {
   if (error == CUDA_ERROR_INVALID_CONTEXT) return WARREN_DEVICE_OK;  // nobody has one, nor memory of a GPU
   if (error != CUDA_SUCCESS) return answer(error, "cuPointerGetAttributes");
   // The CPU could read managed memory too, but not in the order of a stream.
-  if (type == CU_MEMORYTYPE_DEVICE || managed != 0) *device = number;
+  if (type != CU_MEMORYTYPE_DEVICE && managed == 0) return WARREN_DEVICE_OK;
+  // Here, as nothing comes to a GPU but what lies there: one that cannot be used is in nobody's way.
+  int major = 0, minor = 0;
+  CUresult told = driver().attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CUdevice(number));
+  if (told == CUDA_SUCCESS) {
+    told = driver().attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, CUdevice(number));
+  }
+  if (told != CUDA_SUCCESS) return answer(told, "cuDeviceGetAttribute");
+  if (std::string why = why_not_on(number, major, minor, lowest_capability()); !why.empty()) {
+    return failed(std::move(why));
+  }
+  *device = number;
   return WARREN_DEVICE_OK;
 }
 

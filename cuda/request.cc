@@ -34,6 +34,13 @@ const char* why_not_pack(std::size_t pieces) {
   return pieces <= WARREN_DEVICE_MAX_PIECES ? nullptr : "at most 240 pieces are packed at once";
 }
 
+std::string why_not_on(std::int32_t device, int major, int minor, int lowest) {
+  if (major * 100 + minor * 10 >= lowest) return {};
+  return "GPU " + std::to_string(device) + " has compute capability " + std::to_string(major) + "." +
+         std::to_string(minor) + ", and this module is built for " + std::to_string(lowest / 100) + "." +
+         std::to_string(lowest / 10 % 10) + " and newer";
+}
+
 std::size_t converted_bytes(warren_type type, std::size_t count) {
   switch (type) {
     case WARREN_F32: return count * 4;

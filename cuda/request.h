@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 
 #include "cuda/elements.h"
 #include "worker/device/device_table.h"
@@ -19,6 +21,8 @@ namespace warren::cuda {
 [[nodiscard]] std::size_t reduced_bytes(const warren_device_reduction& how, std::size_t count);
 [[nodiscard]] const char* why_not_convert(warren_type out, warren_type in);
 [[nodiscard]] const char* why_not_pack(std::size_t pieces);
+// Why kernels that were built for this capability and newer ones (800: 8.0) do not run on a device; empty: they do.
+[[nodiscard]] std::string why_not_on(std::int32_t device, int major, int minor, int lowest);
 
 // Of so many values of a type that convert() knows.
 [[nodiscard]] std::size_t converted_bytes(warren_type type, std::size_t count);

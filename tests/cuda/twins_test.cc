@@ -417,5 +417,14 @@ TEST(Twins, WhatIsNotServedIsRefused) {
   EXPECT_NE(why_not_pack(WARREN_DEVICE_MAX_PIECES + 1), nullptr);
 }
 
+TEST(Twins, AGpuOfBeforeIsRefusedAndSaysWhichAreServed) {
+  EXPECT_EQ(why_not_on(1, 7, 5, 800), "GPU 1 has compute capability 7.5, and this module is built for 8.0 and newer");
+  EXPECT_EQ(why_not_on(0, 8, 0, 860), "GPU 0 has compute capability 8.0, and this module is built for 8.6 and newer");
+  EXPECT_EQ(why_not_on(0, 9, 0, 1000), "GPU 0 has compute capability 9.0, and this module is built for 10.0 and newer");
+  EXPECT_EQ(why_not_on(0, 8, 0, 800), "");
+  EXPECT_EQ(why_not_on(0, 8, 6, 800), "");
+  EXPECT_EQ(why_not_on(0, 12, 1, 800), "");
+}
+
 }  // namespace
 }  // namespace warren::cuda

@@ -97,7 +97,8 @@ typedef struct warren_device_table {
   /* Before anything else; may be repeated. *devices: how many there are. */
   warren_device_code (*init)(int32_t* devices);
 
-  /* *device: that of the memory that `pointer` leads to, or WARREN_DEVICE_HOST. */
+  /* *device: that of the memory that `pointer` leads to, or WARREN_DEVICE_HOST. FAILED, too: the library does not serve
+   * that device. */
   warren_device_code (*locate)(const void* pointer, int32_t* device);
   /* Memory of the CPU that copies of any device read and write at full speed. */
   warren_device_code (*allocate_pinned)(size_t bytes, void** memory);
