@@ -550,7 +550,9 @@ Result<bool> DeviceExchange::advance(Job& job) {
     }
     take_checksums(job);
     job.stage = Job::Stage::kCopies;
-    job.since = Clock::now();
+    // They are on one stream: only now can something come of the one behind it.
+    const auto next = std::ranges::find_if(jobs_, [](const Job& other) { return other.stage != Job::Stage::kCopies; });
+    if (next != jobs_.end()) next->since = Clock::now();
     std::size_t bytes = 0;
     for (const Message& m : job.turn) bytes += m.to_cpu ? m.bytes : 0;
     if (bytes == 0) {

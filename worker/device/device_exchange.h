@@ -129,7 +129,7 @@ class DeviceExchange final : public Exchange {
     Holder communicator;
     Turn turn;
     Stage stage = Stage::kPosted;
-    Clock::time_point since;
+    Clock::time_point since;                       // it has been the next one on the stream
     std::unique_ptr<DeviceCopies::Event> reached;  // behind it, and its checksums
     std::size_t place = 0;                         // of them, below kTurnsAtOnce
     std::vector<std::size_t> sums_at;              // by message: where the first of its blocks is among them

@@ -632,6 +632,36 @@ TEST_F(Exchanges, ThatFailAgainAndAgainAreGivenUp) {
   EXPECT_TRUE(rank(1).exchange.word(true).takes_part);
 }
 
+// Up to eight of them stand on one stream: what is behind another one has not stood still.
+TEST_F(Exchanges, ATurnIsLateFromWhenTheOneBeforeItHasEnded) {
+  make(kAfterWorkMs);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  auto first = rank(0).filled(kMiB, std::byte{0}), second = rank(0).filled(kMiB, std::byte{0});
+  const std::uint64_t given = fake_gpu().controls.calls("nccl_exchange.0");
+  const std::uint64_t begun = fake_gpu().controls.calls("stream.nccl_exchange.0");
+  const std::uint64_t id = rank(0).exchange.begin({{1, false, false, first.get(), kMiB, first}});
+  (void)rank(0).exchange.begin({{1, false, false, second.get(), kMiB, second}});
+  ASSERT_TRUE(comes([&] {
+    EXPECT_TRUE(rank(0).move().ok());
+    return fake_gpu().controls.calls("nccl_exchange.0") == given + 2;
+  }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(kAfterWorkMs));
+  auto sent = rank(1).filled(kMiB, std::byte{3});
+  (void)rank(1).exchange.begin({{0, true, false, sent.get(), kMiB, sent}});
+  ASSERT_TRUE(comes([&] {
+    EXPECT_TRUE(rank(1).move().ok());
+    return fake_gpu().controls.calls("stream.nccl_exchange.0") == begun + 2;
+  }));
+  EXPECT_TRUE(rank(0).move().ok());
+  const auto done = rank(0).exchange.take_done();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->id, id);
+  EXPECT_TRUE(done->status.ok()) << "it is there when it is looked at";
+  EXPECT_FALSE(rank(0).exchange.take_done()) << "the second has just begun";
+  EXPECT_TRUE(rank(0).exchange.ready());
+}
+
 // Most failures are others' deaths.
 TEST_F(Exchanges, ThatFailNowAndThenGoOn) {
   make(kAfterWorkMs);
