@@ -1,6 +1,7 @@
 // libwarren_cuda.so: the table over the CUDA runtime, which is linked in statically and finds the driver by itself.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <bit>
@@ -305,6 +306,8 @@ warren_device_code allocate_shared(std::int32_t device, std::size_t* bytes, void
     (void)driver().release(handle);
     return code;
   }
+  // The driver does not say that it does so: a program that this one starts would keep the memory.
+  (void)fcntl(*fd, F_SETFD, FD_CLOEXEC);
   code = place(device, handle, *bytes, memory);
   if (code != WARREN_DEVICE_OK) (void)::close(*fd);
   return code;

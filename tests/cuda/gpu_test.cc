@@ -3,6 +3,7 @@
 // WARREN_DEVICE_LIBRARY names another module than the build's: where this was copied to, or the fake device, which
 // shows that the cases themselves do what they should.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -506,6 +507,7 @@ TEST_F(Gpu, GivesMemoryToAnotherProcess) {
   int fd = -1;
   ASSERT_EQ(table_->allocate_shared(0, &bytes, &memory, &fd), WARREN_DEVICE_OK) << table_->error_text();
   EXPECT_GE(bytes, 100'000u);
+  EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0) << "other programs that are started would have it, too";
   const auto values = any_bits(100'000, 3);
   copy(memory, values.data(), values.size(), true);
   const int passed = dup(fd);

@@ -107,8 +107,8 @@ typedef struct warren_device_table {
   warren_device_code (*allocate)(int32_t device, size_t bytes, void** memory);
   warren_device_code (*release)(int32_t device, void* memory);
   /* Memory of the device that other processes of the host can have, too: *bytes, rounded up to what the device gives.
-   * *fd, which the caller closes, stands for it with whom it is passed to. The memory ends with the last that has it,
-   * or such a descriptor. */
+   * *fd, which the caller closes, and no program that is started inherits, stands for it with whom it is passed to. The
+   * memory ends with the last that has it, or such a descriptor. */
   warren_device_code (*allocate_shared)(int32_t device, size_t* bytes, void** memory, int* fd);
   /* Such memory of another process, on this or another device, for what `device` runs. `bytes`: as that process was
    * told; FAILED where there are not so many. The descriptor is not needed afterwards. */
