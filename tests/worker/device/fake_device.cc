@@ -294,6 +294,8 @@ Pending& pending() {
 }
 
 struct Event {
+  explicit Event(std::int32_t of) : device(of) {}
+  const std::int32_t device;
   std::mutex mutex;
   std::condition_variable changed;
   std::uint64_t recorded = 0, reached = 0;
@@ -305,11 +307,13 @@ class Stream : public std::enable_shared_from_this<Stream> {
  public:
   // Returns why the stream fails from here on; empty: it does not.
   using Task = std::function<std::string(const std::string& failure)>;
-  static std::shared_ptr<Stream> make() {
-    auto stream = std::make_shared<Stream>();
+  explicit Stream(std::int32_t device) : device_(device) {}
+  static std::shared_ptr<Stream> make(std::int32_t device) {
+    auto stream = std::make_shared<Stream>(device);
     std::thread([stream] { stream->run(); }).detach();
     return stream;
   }
+  [[nodiscard]] std::int32_t device() const { return device_; }
   void push(Task task) {
     pending().add(1);
     const std::lock_guard lock(mutex_);
@@ -336,6 +340,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
       pending().add(-1);
     }
   }
+  const std::int32_t device_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> tasks_;
@@ -366,18 +371,29 @@ Handles& handles() {
   return all;
 }
 
+// nullptr: it is another device's.
 StreamHolder stream_of(std::int32_t device, void* handle) {
-  if (handle != nullptr) return *static_cast<StreamHolder*>(handle);
-  static auto* const by_default = new std::vector<StreamHolder>{Stream::make(), Stream::make()};
+  if (handle != nullptr) {
+    const StreamHolder& stream = *static_cast<StreamHolder*>(handle);
+    return stream->device() == device ? stream : nullptr;
+  }
+  static auto* const by_default = new std::vector<StreamHolder>{Stream::make(0), Stream::make(1)};
   return (*by_default)[static_cast<std::size_t>(device)];
 }
 const EventHolder& event_of(void* handle) {
   return *static_cast<EventHolder*>(handle);
 }
 
+warren_device_code push(std::int32_t device, void* handle, Stream::Task task) {
+  const StreamHolder stream = stream_of(device, handle);
+  if (stream == nullptr) return failed("a stream of another device");
+  stream->push(std::move(task));
+  return WARREN_DEVICE_OK;
+}
+
 // Queues what runs unless the stream has failed before.
-void queue(std::int32_t device, void* stream, const char* where, std::function<void()> work) {
-  stream_of(device, stream)->push([where, work = std::move(work)](const std::string& failure) -> std::string {
+warren_device_code queue(std::int32_t device, void* stream, const char* where, std::function<void()> work) {
+  return push(device, stream, [where, work = std::move(work)](const std::string& failure) -> std::string {
     if (!failure.empty()) return failure;
     if (faults().meet(where) != WARREN_DEVICE_OK) return last_error.data();
     work();
@@ -611,6 +627,7 @@ warren_device_code allocate_pinned(std::size_t bytes, void** out) {
 
 warren_device_code free_pinned(void* pointer) {
   FAKE_MEETS("free_pinned");
+  pending().settle();
   const std::lock_guard lock(pinned().mutex);
   const auto it = pinned().blocks.find(static_cast<std::byte*>(pointer));
   if (it == pinned().blocks.end()) return failed("not pinned");
@@ -627,6 +644,7 @@ warren_device_code allocate(std::int32_t device, std::size_t bytes, void** out) 
 
 warren_device_code release(std::int32_t device, void* pointer) {
   FAKE_MEETS("release");
+  pending().settle();
   return memory(device).release(pointer) ? WARREN_DEVICE_OK : failed("not allocated");
 }
 
@@ -657,9 +675,9 @@ warren_device_code release_shared(std::int32_t device, void* pointer, std::size_
   return shared().remove(device, pointer, bytes) ? WARREN_DEVICE_OK : failed("not shared");
 }
 
-warren_device_code make_stream(std::int32_t, void** out) {
+warren_device_code make_stream(std::int32_t device, void** out) {
   FAKE_MEETS("make_stream");
-  *out = handles().add(new StreamHolder(Stream::make()));
+  *out = handles().add(new StreamHolder(Stream::make(device)));
   return WARREN_DEVICE_OK;
 }
 
@@ -672,9 +690,9 @@ warren_device_code end_stream(std::int32_t, void* stream) {
   return WARREN_DEVICE_OK;
 }
 
-warren_device_code make_event(std::int32_t, void** out) {
+warren_device_code make_event(std::int32_t device, void** out) {
   FAKE_MEETS("make_event");
-  *out = handles().add(new EventHolder(std::make_shared<Event>()));
+  *out = handles().add(new EventHolder(std::make_shared<Event>(device)));
   return WARREN_DEVICE_OK;
 }
 
@@ -688,19 +706,19 @@ warren_device_code end_event(std::int32_t, void* event) {
 warren_device_code record(std::int32_t device, void* handle, void* stream) {
   FAKE_MEETS("record");
   const EventHolder event = event_of(handle);
+  if (event->device != device) return failed("an event of another device");
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(event->mutex);
     number = ++event->recorded;
   }
-  stream_of(device, stream)->push([event, number](const std::string& failure) {
+  return push(device, stream, [event, number](const std::string& failure) {
     const std::lock_guard lock(event->mutex);
     event->reached = number;
     event->failure = failure;
     event->changed.notify_all();
     return failure;
   });
-  return WARREN_DEVICE_OK;
 }
 
 warren_device_code wait_for(std::int32_t device, void* stream, void* handle) {
@@ -711,17 +729,17 @@ warren_device_code wait_for(std::int32_t device, void* stream, void* handle) {
     const std::lock_guard lock(event->mutex);
     number = event->recorded;
   }
-  stream_of(device, stream)->push([event, number](const std::string& failure) {
+  return push(device, stream, [event, number](const std::string& failure) {
     std::unique_lock lock(event->mutex);
     event->changed.wait(lock, [&] { return event->reached >= number; });
     return failure.empty() ? event->failure : failure;
   });
-  return WARREN_DEVICE_OK;
 }
 
-warren_device_code query(std::int32_t, void* handle) {
+warren_device_code query(std::int32_t device, void* handle) {
   FAKE_MEETS("query");
   const EventHolder event = event_of(handle);
+  if (event->device != device) return failed("an event of another device");
   const std::lock_guard lock(event->mutex);
   if (event->reached != event->recorded) return WARREN_DEVICE_NOT_READY;
   FAKE_MEETS("query.reached");
@@ -733,10 +751,9 @@ warren_device_code to_host(std::int32_t device, void* to, const void* from, std:
   const std::byte* const source = behind(device, from, bytes);
   if (source == nullptr) return failed("a copy from what is not this device's memory");
   if (!pinned().holds(to, bytes)) return failed("a copy to memory that is not pinned");
-  queue(device, stream, "stream.to_host", [=] {
+  return queue(device, stream, "stream.to_host", [=] {
     if (bytes != 0) std::memcpy(to, source, bytes);
   });
-  return WARREN_DEVICE_OK;
 }
 
 warren_device_code to_device(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
@@ -744,10 +761,9 @@ warren_device_code to_device(std::int32_t device, void* to, const void* from, st
   std::byte* const target = behind(device, to, bytes);
   if (target == nullptr) return failed("a copy to what is not this device's memory");
   if (!pinned().holds(from, bytes)) return failed("a copy from memory that is not pinned");
-  queue(device, stream, "stream.to_device", [=] {
+  return queue(device, stream, "stream.to_device", [=] {
     if (bytes != 0) std::memcpy(target, from, bytes);
   });
-  return WARREN_DEVICE_OK;
 }
 
 warren_device_code copy(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
@@ -755,10 +771,9 @@ warren_device_code copy(std::int32_t device, void* to, const void* from, std::si
   std::byte* const target = behind(device, to, bytes);
   const std::byte* const source = behind(device, from, bytes);
   if (source == nullptr || target == nullptr) return failed("a copy of what is not this device's memory");
-  queue(device, stream, "stream.copy", [=] {
+  return queue(device, stream, "stream.copy", [=] {
     if (bytes != 0) std::memcpy(target, source, bytes);
   });
-  return WARREN_DEVICE_OK;
 }
 
 std::atomic<bool> kernels_are_there{true};
@@ -786,19 +801,19 @@ warren_device_code reduce(std::int32_t device, void* out, const void* const* in,
   for (const void* source : sources) {
     if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
   }
-  queue(device, stream, "stream.reduce", [=] { cuda::twins::reduce(target, sources.data(), count, how); });
-  return WARREN_DEVICE_OK;
+  return queue(device, stream, "stream.reduce", [=] { cuda::twins::reduce(target, sources.data(), count, how); });
 }
 
 warren_device_code convert(std::int32_t device, void* out, warren_type out_type, const void* in, warren_type in_type,
                            std::size_t count, void* stream) {
   FAKE_MEETS("convert");
+  load_kernels();
   if (const char* why = cuda::why_not_convert(out_type, in_type); why != nullptr) return failed(why);
   const std::byte* const source = behind(device, in, cuda::converted_bytes(in_type, count));
   std::byte* const target = behind(device, out, cuda::converted_bytes(out_type, count));
   if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
-  queue(device, stream, "stream.convert", [=] { cuda::twins::convert(target, out_type, source, in_type, count); });
-  return WARREN_DEVICE_OK;
+  return queue(device, stream, "stream.convert",
+               [=] { cuda::twins::convert(target, out_type, source, in_type, count); });
 }
 
 warren_device_code checksum(std::int32_t device, std::uint64_t* out, const void* in, std::size_t bytes, void* stream) {
@@ -808,9 +823,8 @@ warren_device_code checksum(std::int32_t device, std::uint64_t* out, const void*
   const std::byte* const source = behind(device, in, bytes);
   std::byte* const target = behind(device, out, blocks * sizeof *out);
   if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
-  queue(device, stream, "stream.checksum",
-        [=] { cuda::twins::checksum(reinterpret_cast<std::uint64_t*>(target), source, bytes); });
-  return WARREN_DEVICE_OK;
+  return queue(device, stream, "stream.checksum",
+               [=] { cuda::twins::checksum(reinterpret_cast<std::uint64_t*>(target), source, bytes); });
 }
 
 // Where the streams find these pieces; `bytes`: of all. Empty: not all of them are this device's memory.
@@ -830,25 +844,25 @@ std::vector<warren_device_piece> behind_all(std::int32_t device, const warren_de
 warren_device_code pack(std::int32_t device, void* packed, const warren_device_piece* pieces, std::size_t count,
                         void* stream) {
   FAKE_MEETS("pack");
+  load_kernels();
   if (const char* why = cuda::why_not_pack(count); why != nullptr) return failed(why);
   std::size_t bytes = 0;
   auto all = behind_all(device, pieces, count, bytes);
   std::byte* const target = behind(device, packed, bytes);
   if (all.size() != count || target == nullptr) return failed("an operand is not this device's memory");
-  queue(device, stream, "stream.pack", [=] { cuda::twins::pack(target, all.data(), all.size()); });
-  return WARREN_DEVICE_OK;
+  return queue(device, stream, "stream.pack", [=] { cuda::twins::pack(target, all.data(), all.size()); });
 }
 
 warren_device_code unpack(std::int32_t device, const void* packed, const warren_device_piece* pieces, std::size_t count,
                           void* stream) {
   FAKE_MEETS("unpack");
+  load_kernels();
   if (const char* why = cuda::why_not_pack(count); why != nullptr) return failed(why);
   std::size_t bytes = 0;
   auto all = behind_all(device, pieces, count, bytes);
   const std::byte* const source = behind(device, packed, bytes);
   if (all.size() != count || source == nullptr) return failed("an operand is not this device's memory");
-  queue(device, stream, "stream.unpack", [=] { cuda::twins::unpack(source, all.data(), all.size()); });
-  return WARREN_DEVICE_OK;
+  return queue(device, stream, "stream.unpack", [=] { cuda::twins::unpack(source, all.data(), all.size()); });
 }
 
 warren_device_code nccl_version(std::int32_t* version, const char** file) {
@@ -894,11 +908,11 @@ warren_device_code nccl_exchange(void* communicator, const warren_device_message
     if (at == nullptr) return failed("a message is not this device's memory");
     all.push_back({at, messages[i].bytes, messages[i].peer, messages[i].sends != 0});
   }
-  queue(nccl->device(), stream, "stream.nccl_exchange", [nccl, all] {
+  const auto queued = queue(nccl->device(), stream, "stream.nccl_exchange", [nccl, all] {
     (void)faults().meet(("stream.nccl_exchange." + std::to_string(nccl->rank())).c_str());
     nccl->exchange(all);
   });
-  return WARREN_DEVICE_NOT_READY;
+  return queued == WARREN_DEVICE_OK ? WARREN_DEVICE_NOT_READY : queued;
 }
 
 warren_device_code nccl_revoke(void* communicator) {
@@ -966,6 +980,10 @@ constexpr FakeControls kControls = {
     .shared = [] { return shared().pieces(); },
     .say_nccl = [](int version) { nccl_says = version; },
     .unload = [] { kernels_are_there = false; },
+    .drop =
+        [](int device, void* device_memory) {
+          if (!memory(device).release(device_memory)) std::abort();
+        },
     .write =
         [](void* device_memory, const void* from, std::size_t bytes) {
           std::byte* const target = behind_any(device_memory, bytes);

@@ -40,6 +40,8 @@ struct FakeControls {
   void (*say_nccl)(int version);
   // The next kernel is launched, or loaded, for the first time, and waits for all that is on streams.
   void (*unload)();
+  // Frees memory of a device at once; the table's release() and free_pinned() wait for all that is on streams.
+  void (*drop)(int device, void* memory);
   // Copies between any memory of the CPU and the device's, at once.
   void (*write)(void* device_memory, const void* from, std::size_t bytes);
   void (*read)(void* to, const void* device_memory, std::size_t bytes);

@@ -44,7 +44,8 @@ class DeviceArray {
   explicit DeviceArray(const std::vector<T>& values, std::int32_t device = 0) : DeviceArray(values.size(), device) {
     write(values);
   }
-  ~DeviceArray() { (void)fake_gpu().table.release(device_, memory_); }
+  // At once: it ends with a scope, which a call may leave that has failed because the device hangs.
+  ~DeviceArray() { fake_gpu().controls.drop(device_, memory_); }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
 

@@ -84,6 +84,30 @@ TEST(FakeDeviceDeath, MemoryOfTheDeviceCannotBeTouched) {
   EXPECT_DEATH((void)*const_cast<volatile int*>(array.data()), "");
 }
 
+// As CUDA is, and not only as far as this code knows of it.
+TEST(FakeDevice, IsAsStrictAsCuda) {
+  const warren_device_table& table = fake_gpu().table;
+  void *stream = nullptr, *event = nullptr, *pinned = nullptr, *memory = nullptr;
+  ASSERT_EQ(table.make_stream(1, &stream), WARREN_DEVICE_OK);
+  ASSERT_EQ(table.make_event(1, &event), WARREN_DEVICE_OK);
+  ASSERT_EQ(table.allocate_pinned(8, &pinned), WARREN_DEVICE_OK);
+  ASSERT_EQ(table.allocate(0, 8, &memory), WARREN_DEVICE_OK);
+  EXPECT_EQ(table.to_device(0, memory, pinned, 8, stream), WARREN_DEVICE_FAILED) << "a stream of another device";
+  EXPECT_EQ(table.record(1, event, nullptr), WARREN_DEVICE_OK);
+  EXPECT_EQ(table.record(0, event, nullptr), WARREN_DEVICE_FAILED) << "an event of another device";
+  EXPECT_EQ(table.query(0, event), WARREN_DEVICE_FAILED);
+  // Freeing waits for what may use the memory.
+  const std::uint64_t copies = fake_gpu().controls.calls("stream.to_device");
+  for (int i = 0; i < 1000; i++) ASSERT_EQ(table.to_device(0, memory, pinned, 8, nullptr), WARREN_DEVICE_OK);
+  EXPECT_EQ(table.free_pinned(pinned), WARREN_DEVICE_OK);
+  EXPECT_EQ(fake_gpu().controls.calls("stream.to_device"), copies + 1000);
+  for (int i = 0; i < 1000; i++) ASSERT_EQ(table.record(1, event, stream), WARREN_DEVICE_OK);
+  EXPECT_EQ(table.release(0, memory), WARREN_DEVICE_OK);
+  EXPECT_EQ(table.query(1, event), WARREN_DEVICE_OK);
+  EXPECT_EQ(table.end_event(1, event), WARREN_DEVICE_OK);
+  EXPECT_EQ(table.end_stream(1, stream), WARREN_DEVICE_OK);
+}
+
 // ---- the arena
 
 TEST(PinnedArena, KeepsBlocksWithinItsBudget) {
@@ -688,6 +712,7 @@ TEST_P(Streams, EndWithTheSession) {
   EXPECT_FALSE(stream.all_arrived()) << "no more was begun";
 
   call.buffers.reset();
+  staging_.reset();  // not later: to free memory waits for the GPU
   ASSERT_EQ(fake_gpu().table.make_stream(0, &stream_), WARREN_DEVICE_OK);
   Call waits;
   void* from = nullptr;
