@@ -433,6 +433,19 @@ warren_device_code said(const NcclAnswer& answer) {
   return answer.code == WARREN_DEVICE_OK || answer.code == WARREN_DEVICE_NOT_READY ? answer.code
                                                                                    : failed(answer.text, answer.code);
 }
+// NCCL goes back to the device that a thread had, which makes a context there, or does not: it is at the communicator's
+// before, and what was current is put back by us. An error of the device NCCL finds itself.
+struct Communicator {
+  void* nccl = nullptr;
+  std::int32_t device = 0;
+};
+template <class Call>
+warren_device_code with_nccl(void* communicator, Call call) {
+  const Communicator& its = *static_cast<const Communicator*>(communicator);
+  const OnDevice here(its.device);
+  if (here.error() != cudaSuccess) (void)cudaGetLastError();
+  return said(call(its.nccl));
+}
 warren_device_code nccl_version(std::int32_t* version, const char** file) {
   return said(Nccl::version(*version, *file));
 }
@@ -443,20 +456,27 @@ warren_device_code nccl_join(std::int32_t device, const void* id, std::int32_t s
                              void** communicator) {
   const OnDevice here(device);
   if (here.error() != cudaSuccess) return answer(here.error(), "cudaSetDevice");
-  return said(Nccl::join(id, size, rank, *communicator));
+  void* joins = nullptr;
+  const auto code = said(Nccl::join(id, size, rank, joins));
+  *communicator = joins == nullptr ? nullptr : new Communicator{joins, device};
+  return code;
 }
 warren_device_code nccl_state(void* communicator) {
-  return said(Nccl::state(communicator));
+  return with_nccl(communicator, Nccl::state);
 }
 warren_device_code nccl_exchange(void* communicator, const warren_device_message* messages, std::size_t count,
                                  void* stream) {
-  return said(Nccl::exchange(communicator, messages, count, static_cast<cudaStream_t>(stream)));
+  return with_nccl(communicator, [&](void* nccl) {
+    return Nccl::exchange(nccl, messages, count, static_cast<cudaStream_t>(stream));
+  });
 }
 warren_device_code nccl_revoke(void* communicator) {
-  return said(Nccl::revoke(communicator));
+  return with_nccl(communicator, Nccl::revoke);
 }
 warren_device_code nccl_abort(void* communicator) {
-  return said(Nccl::abort(communicator));
+  const auto code = with_nccl(communicator, Nccl::abort);
+  if (code != WARREN_DEVICE_FAILED) delete static_cast<Communicator*>(communicator);
+  return code;
 }
 
 warren_device_code unpack(std::int32_t device, const void* packed, const warren_device_piece* pieces, std::size_t count,

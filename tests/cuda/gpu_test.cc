@@ -221,6 +221,36 @@ TEST_F(GpuModule, MakesNoContextOnAGpuThatIsNotUsed) {
   EXPECT_EQ(run_alone("GpuModule.DISABLED_HasAContext*"), 0);
 }
 
+// With itself.
+TEST_F(Gpu, NcclLeavesAThreadTheContextThatItHas) {
+  if (!Driver::is_below(*table_)) GTEST_SKIP() << "there is no CUDA below " << table_->name;
+  std::int32_t version = 0;
+  const char* file = nullptr;
+  if (table_->nccl_version(&version, &file) != WARREN_DEVICE_OK) GTEST_SKIP() << table_->error_text();
+  const auto values = any_bits(100'000, 7);
+  std::byte *const from = put(values.data(), values.size()), *const to = on_gpu(values.size());
+  Driver driver;
+  void* communicator = nullptr;
+  const auto well = [&](warren_device_code code) {
+    EXPECT_EQ(driver.current(), nullptr);
+    while (code == WARREN_DEVICE_NOT_READY) code = table_->nccl_state(communicator);
+    ASSERT_EQ(code, WARREN_DEVICE_OK) << table_->error_text();
+  };
+  std::byte id[WARREN_DEVICE_NCCL_ID_BYTES] = {};
+  well(table_->nccl_id(id));
+  well(table_->nccl_join(0, id, 1, 0, &communicator));
+  ASSERT_NE(communicator, nullptr);
+  const warren_device_message messages[] = {{from, values.size(), 0, 1}, {to, values.size(), 0, 0}};
+  well(table_->nccl_exchange(communicator, messages, 2, stream_));
+  finish();
+  (void)table_->nccl_revoke(communicator);
+  EXPECT_NE(table_->nccl_abort(communicator), WARREN_DEVICE_FAILED) << table_->error_text();
+  EXPECT_EQ(driver.current(), nullptr);
+  std::vector<std::uint8_t> got(values.size());
+  copy(got.data(), to, got.size(), false);
+  EXPECT_EQ(got, values);
+}
+
 TEST_F(Gpu, PointersAreTold) {
   std::int32_t device = 5;
   int here = 0;
