@@ -61,11 +61,6 @@ bool lies_apart(const RecordBatch::Item& item) {
   return item.payload_bytes > kMostInlineBytes;
 }
 
-std::size_t tables_in(const std::string& directory) {
-  return static_cast<std::size_t>(
-      std::ranges::count(entries_of(directory), ".sst", [](const fs::path& p) { return p.extension(); }));
-}
-
 }  // namespace
 
 class RocksResultStore::Impl {
@@ -126,7 +121,8 @@ class RocksResultStore::Impl {
   }
 
   void look();
-  std::shared_ptr<RocksSource> open_other(const FoundLife& found);
+  // nullptr: it holds nothing. kUnavailable: it may hold something, and does not open now. Both are told.
+  Result<std::shared_ptr<RocksSource>> open_other(const FoundLife& found);
   [[nodiscard]] bool of_other_run(const std::string& place_directory) const {
     const auto note = read_note(place_directory + "/" + kNoteName);
     return run != 0 && (!note.ok() || (note.value() && note.value()->run != run));
@@ -171,7 +167,8 @@ void RocksResultStore::Impl::look() {
       if (of_other_run(found.directory) || marked_stale(found.directory)) return true;
       if (living && std::ranges::find(*living, found.life) != living->end()) return true;
       if (!living && !found.of_this_worker && !LifeLock::take(found.directory)) return false;
-      if (auto source = open_other(found)) others.push_back(std::move(source));
+      auto source = open_other(found);
+      if (source.ok() && source.value()) others.push_back(std::move(source).value());
       return true;
     });
   }
@@ -224,18 +221,27 @@ Status RocksResultStore::Impl::leave_out(const Stale& stale) {
   return {};
 }
 
-std::shared_ptr<RocksSource> RocksResultStore::Impl::open_other(const FoundLife& found) {
-  const std::size_t tables = tables_in(found.directory);
+Result<std::shared_ptr<RocksSource>> RocksResultStore::Impl::open_other(const FoundLife& found) {
+  const std::string what = "what an earlier life has left in " + found.directory + " cannot be read: ";
+  const auto refused = [&](const std::string& why) {
+    warnings->add(what + why + "; it stays there until it can be, or the job is finished");
+    return Status(Code::kUnavailable, what + why);
+  };
+  const auto names = names_in(found.directory);
+  if (!names.ok()) return refused(names.status().describe());
+  const auto tables = static_cast<std::size_t>(
+      std::ranges::count_if(names.value(), [](const std::string& name) { return name.ends_with(".sst"); }));
   OpenDatabase opened;
   rocksdb::Status s = rocksdb::Status::Corruption("it has tables and no CURRENT file");
-  if (there(found.directory + "/CURRENT")) {
+  if (std::ranges::binary_search(names.value(), "CURRENT")) {
     s = open_database(found.directory, Opening::kRead, opened);
   } else if (tables == 0) {
-    return nullptr;
+    return std::shared_ptr<RocksSource>();
   }
   if (!s.ok()) {
-    warnings->add("what an earlier life has left in " + found.directory + " cannot be read: " + s.ToString());
-    return nullptr;
+    if (!is_damage(s)) return refused(s.ToString());
+    warnings->add(what + s.ToString());
+    return std::shared_ptr<RocksSource>();
   }
   std::vector<rocksdb::LiveFileMetaData> listed;
   opened.db->GetLiveFilesMetaData(&listed);
@@ -543,14 +549,16 @@ Status RocksResultStore::Impl::drop_dead(const Horizon& horizon) {
     auto known = bins_of_dead.find(found.directory);
     if (known == bins_of_dead.end()) {
       const auto source = open_other(found);
-      known = bins_of_dead.emplace(found.directory, source ? source->bins() : std::vector<Bin>()).first;
+      if (!source.ok()) continue;
+      known = bins_of_dead.emplace(found.directory, source.value() ? source.value()->bins() : std::vector<Bin>()).first;
     }
     std::vector<Bin> left;
     std::ranges::copy_if(known->second, std::back_inserter(left), [&](const Bin& b) { return !obsolete(horizon, b); });
     if (!std::ranges::all_of(left, &Bin::lasting)) continue;
     if (!left.empty()) {
       const auto source = open_other(found);
-      if (Status s = source ? take_over(*source, horizon) : Status(); !s.ok()) {
+      if (!source.ok()) continue;
+      if (Status s = source.value() ? take_over(*source.value(), horizon) : Status(); !s.ok()) {
         status = s;
         continue;
       }

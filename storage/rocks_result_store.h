@@ -29,9 +29,10 @@
 //  - an index without data, or with an empty family of data: families are made one by one, and of data only where a
 //    record lies apart;
 //  - files in ingest/, tables that no manifest names: a put that was not confirmed; RocksDB removes the latter.
-// A database that does not open, or a damaged part of one, is told as a warning and holds nothing; what lies beside a
-// damaged LIFE-note is of no known run, and not used. A LIFE or LIFE-note of an unknown format is refused by open(),
-// and its place is left alone.
+// A damaged database, or a damaged part of one, is told as a warning and holds nothing. One that does not open for
+// another reason is told, too, and stays: a drop() that can open it decides. What lies beside a damaged LIFE-note is of
+// no known run, and not used. A LIFE or LIFE-note of an unknown format is refused by open(), and its place is left
+// alone.
 #pragma once
 
 #include <memory>

@@ -110,7 +110,7 @@ rocksdb::Status open_database(const std::string& directory, Opening how, OpenDat
   rocksdb::DBOptions options = read_only ? reading_options() : db_options();
   options.avoid_flush_during_recovery = how == Opening::kWriteTight;
   std::vector<std::string> names;
-  if (there(directory + "/CURRENT")) {
+  if (read_only || there(directory + "/CURRENT")) {
     const rocksdb::Status s = rocksdb::DB::ListColumnFamilies(options, directory, &names);
     if (!s.ok()) return s;
   }
@@ -126,6 +126,10 @@ rocksdb::Status open_database(const std::string& directory, Opening how, OpenDat
   out.db.reset(opened);
   add_families(out.db, handles, out.bins);
   return s;
+}
+
+bool is_damage(const rocksdb::Status& status) {
+  return status.IsCorruption() || status.IsNotFound() || status.IsPathNotFound();
 }
 
 void RocksSource::set_bins(Bins bins) {

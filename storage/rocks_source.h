@@ -67,6 +67,9 @@ enum class Opening {
   kWriteTight,  // the same on a full disk: the log stays
 };
 [[nodiscard]] rocksdb::Status open_database(const std::string& directory, Opening how, OpenDatabase& out);
+// What cannot be read for this reason never can be: bytes are wrong or missing. Any other may pass: no descriptors or
+// memory left, a disk that is away, another RocksDB.
+[[nodiscard]] bool is_damage(const rocksdb::Status& status);
 
 // What was found damaged, for people.
 class Warnings {

@@ -542,6 +542,45 @@ TEST_F(RocksResultStoreTest, LivesThatAreOverGoWithWhatTheyHold) {
   EXPECT_FALSE(fs::exists(host_.place(kB, "w1")));
 }
 
+// A link to itself cannot be opened by anybody, as nothing can where descriptors have run out.
+TEST_F(RocksResultStoreTest, ALifeThatDoesNotOpenNowIsLeftToALaterDrop) {
+  {
+    auto a = host_.open_rocks(kA);
+    add(batch_, state_key(2), 300'000, 0, 300'000);
+    add(batch_, setup_key(5), 300'000, 0, 300'000);
+    put(*a, batch_);
+  }
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(place(kA))) {
+    const std::string name = entry.path().filename();
+    if (name == "CURRENT" || name.starts_with("MANIFEST")) files.push_back(entry);
+  }
+  ASSERT_THAT(files, SizeIs(2));
+  const fs::path saved = host_.data_dir() / "saved";
+  const auto keeps_what_does_not_open = [&](ResultStore& store, std::uint64_t version) {
+    for (const fs::path& file : files) {
+      fs::rename(file, saved);
+      fs::create_symlink(file, file);
+      drop(store, {Timeline(1), Version(version), Horizon::Checkpoint{Timeline(1), Version(version)}});
+      EXPECT_TRUE(fs::exists(place(kA))) << file;
+      EXPECT_THAT(store.take_warnings(), ElementsAre(HasSubstr(place(kA).string() + " cannot be read")));
+      fs::rename(saved, file);
+    }
+  };
+  auto b = host_.open_rocks(kB, "w1");
+  keeps_what_does_not_open(*b, 2);
+  drop(*b, {Timeline(1), Version(2), Horizon::Checkpoint{Timeline(1), Version(2)}});
+  EXPECT_TRUE(holds(*b->reader(), state_key(2), 0, 300'000));
+  // It is known by now, and only what lasts of it is left.
+  auto c = host_.open_rocks(kC, "w1");
+  drop(*c, {Timeline(1), Version(2), Horizon::Checkpoint{Timeline(1), Version(2)}});
+  keeps_what_does_not_open(*c, 3);
+  drop(*c, {Timeline(1), Version(3), Horizon::Checkpoint{Timeline(1), Version(3)}});
+  EXPECT_FALSE(fs::exists(place(kA)));
+  const Incarnation live[] = {kC};
+  EXPECT_EQ(c->reader()->held_by(setup_key(5), live), Ranges(0, 300'000));
+}
+
 TEST_F(RocksResultStoreTest, EarlierLivesCountAgainstTheBudget) {
   { put(*host_.open_rocks(kA), one(batch_, round_key(0, 1), 2 << 20)); }
   auto store = host_.open_rocks(kB, "w0", 3 << 20);
