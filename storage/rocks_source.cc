@@ -23,6 +23,9 @@ rocksdb::DBOptions reading_options() {
   // What is damaged is to cost only itself.
   options.paranoid_checks = false;
   options.skip_checking_sst_file_sizes_on_db_open = true;
+  // As few as RocksDB takes: there is one such database for each life that is over. In one shard, or each keeps one.
+  options.max_open_files = 20;
+  options.table_cache_numshardbits = 0;
   return options;
 }
 

@@ -581,6 +581,25 @@ TEST_F(RocksResultStoreTest, ALifeThatDoesNotOpenNowIsLeftToALaterDrop) {
   EXPECT_EQ(c->reader()->held_by(setup_key(5), live), Ranges(0, 300'000));
 }
 
+TEST_F(RocksResultStoreTest, ALifeThatIsReadTakesFewDescriptors) {
+  constexpr std::uint64_t kRounds = 40, kBytes = 300'000;
+  {
+    auto a = host_.open_rocks(kA);
+    for (std::uint64_t s = 0; s < kRounds; ++s) put(*a, one(batch_, round_key(s), kBytes));
+  }
+  EXPECT_THAT(tables(place(kA)), SizeIs(2 * kRounds));
+  auto b = host_.open_rocks(kB);
+  auto reader = b->reader();
+  for (std::uint64_t s = 0; s < kRounds; ++s) ASSERT_TRUE(holds(*reader, round_key(s), 0, kBytes));
+  std::size_t open_tables = 0;
+  std::error_code error;
+  for (const auto& fd : fs::directory_iterator("/proc/self/fd")) {
+    const fs::path file = fs::read_symlink(fd, error);
+    open_tables += file.parent_path() == place(kA) && file.extension() == ".sst";
+  }
+  EXPECT_LE(open_tables, 20u);
+}
+
 TEST_F(RocksResultStoreTest, EarlierLivesCountAgainstTheBudget) {
   { put(*host_.open_rocks(kA), one(batch_, round_key(0, 1), 2 << 20)); }
   auto store = host_.open_rocks(kB, "w0", 3 << 20);
