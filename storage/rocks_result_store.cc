@@ -122,7 +122,7 @@ class RocksResultStore::Impl {
 
   void look();
   // nullptr: it holds nothing. kUnavailable: it may hold something, and does not open now. Both are told.
-  Result<std::shared_ptr<RocksSource>> open_other(const FoundLife& found);
+  Result<std::shared_ptr<RocksSource>> open_other(const FoundLife& found, Opening how);
   [[nodiscard]] bool of_other_run(const std::string& place_directory) const {
     const auto note = read_note(place_directory + "/" + kNoteName);
     return run != 0 && (!note.ok() || (note.value() && note.value()->run != run));
@@ -167,7 +167,7 @@ void RocksResultStore::Impl::look() {
       if (of_other_run(found.directory) || marked_stale(found.directory)) return true;
       if (living && std::ranges::find(*living, found.life) != living->end()) return true;
       if (!living && !found.of_this_worker && !LifeLock::take(found.directory)) return false;
-      auto source = open_other(found);
+      auto source = open_other(found, Opening::kRead);
       if (source.ok() && source.value()) others.push_back(std::move(source).value());
       return true;
     });
@@ -221,7 +221,7 @@ Status RocksResultStore::Impl::leave_out(const Stale& stale) {
   return {};
 }
 
-Result<std::shared_ptr<RocksSource>> RocksResultStore::Impl::open_other(const FoundLife& found) {
+Result<std::shared_ptr<RocksSource>> RocksResultStore::Impl::open_other(const FoundLife& found, Opening how) {
   const std::string what = "what an earlier life has left in " + found.directory + " cannot be read: ";
   const auto refused = [&](const std::string& why) {
     warnings->add(what + why + "; it stays there until it can be, or the job is finished");
@@ -234,7 +234,7 @@ Result<std::shared_ptr<RocksSource>> RocksResultStore::Impl::open_other(const Fo
   OpenDatabase opened;
   rocksdb::Status s = rocksdb::Status::Corruption("it has tables and no CURRENT file");
   if (std::ranges::binary_search(names.value(), "CURRENT")) {
-    s = open_database(found.directory, Opening::kRead, opened);
+    s = open_database(found.directory, how, opened);
   } else if (tables == 0) {
     return std::shared_ptr<RocksSource>();
   }
@@ -548,7 +548,7 @@ Status RocksResultStore::Impl::drop_dead(const Horizon& horizon) {
     }
     auto known = bins_of_dead.find(found.directory);
     if (known == bins_of_dead.end()) {
-      const auto source = open_other(found);
+      const auto source = open_other(found, Opening::kRead);
       if (!source.ok()) continue;
       known = bins_of_dead.emplace(found.directory, source.value() ? source.value()->bins() : std::vector<Bin>()).first;
     }
@@ -556,7 +556,7 @@ Status RocksResultStore::Impl::drop_dead(const Horizon& horizon) {
     std::ranges::copy_if(known->second, std::back_inserter(left), [&](const Bin& b) { return !obsolete(horizon, b); });
     if (!std::ranges::all_of(left, &Bin::lasting)) continue;
     if (!left.empty()) {
-      const auto source = open_other(found);
+      const auto source = open_other(found, Opening::kReadWhole);
       if (!source.ok()) continue;
       if (Status s = source.value() ? take_over(*source.value(), horizon) : Status(); !s.ok()) {
         status = s;

@@ -109,8 +109,12 @@ void add_families(const std::shared_ptr<rocksdb::DB>& db, const std::vector<rock
 }
 
 rocksdb::Status open_database(const std::string& directory, Opening how, OpenDatabase& out) {
-  const bool read_only = how == Opening::kRead;
+  const bool read_only = how == Opening::kRead || how == Opening::kReadWhole;
   rocksdb::DBOptions options = read_only ? reading_options() : db_options();
+  if (how == Opening::kReadWhole) {
+    options.paranoid_checks = true;
+    options.max_open_files = -1;
+  }
   options.avoid_flush_during_recovery = how == Opening::kWriteTight;
   std::vector<std::string> names;
   if (read_only || there(directory + "/CURRENT")) {
@@ -125,6 +129,7 @@ rocksdb::Status open_database(const std::string& directory, Opening how, OpenDat
   rocksdb::DB* opened = nullptr;
   const rocksdb::Status s = read_only ? rocksdb::DB::OpenForReadOnly(options, directory, families, &handles, &opened)
                                       : rocksdb::DB::Open(options, directory, families, &handles, &opened);
+  if (how == Opening::kReadWhole && is_damage(s)) return open_database(directory, Opening::kRead, out);
   if (!s.ok()) return s;
   out.db.reset(opened);
   add_families(out.db, handles, out.bins);

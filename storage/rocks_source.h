@@ -62,7 +62,8 @@ struct OpenDatabase {
   Bins bins;
 };
 enum class Opening {
-  kRead,        // nothing in the directory changes, and what is damaged costs only itself
+  kRead,        // nothing in the directory changes, and what cannot be read costs only itself
+  kReadWhole,   // the same, with all files open from here on; fails where one cannot be, and is not damaged
   kWrite,       // made if it is missing; the write-ahead log becomes tables, and goes
   kWriteTight,  // the same on a full disk: the log stays
 };

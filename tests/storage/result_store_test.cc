@@ -581,6 +581,36 @@ TEST_F(RocksResultStoreTest, ALifeThatDoesNotOpenNowIsLeftToALaterDrop) {
   EXPECT_EQ(c->reader()->held_by(setup_key(5), live), Ranges(0, 300'000));
 }
 
+TEST_F(RocksResultStoreTest, WhatLastsIsTakenOverWholeOrStays) {
+  constexpr std::uint64_t kRounds = 12, kBytes = 300'000;
+  {
+    auto a = host_.open_rocks(kA);
+    for (std::uint64_t s = 0; s < kRounds; ++s) put(*a, one(batch_, setup_key(s), kBytes));
+    put(*a, one(batch_, setup_key(kRounds), 10));
+  }
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(place(kA))) {
+    if (entry.path().extension() == ".sst" || entry.path().extension() == ".log") files.push_back(entry);
+  }
+  ASSERT_THAT(files, SizeIs(2 * kRounds + 1)) << "more tables than are opened to read, and a log";
+  const fs::path saved = host_.data_dir() / "saved";
+  for (const fs::path& file : files) {
+    fs::rename(file, saved);
+    fs::create_symlink(file, file);  // nobody can open it
+    auto later = host_.open_rocks(kC, "w1");
+    drop(*later, {Timeline(1), Version(2), Horizon::Checkpoint{Timeline(1), Version(2)}});
+    ASSERT_TRUE(fs::exists(place(kA))) << file;
+    EXPECT_EQ(later->bytes_on_disk(), 0u) << "nothing of it is written in vain";
+    EXPECT_THAT(later->take_warnings(), ElementsAre(HasSubstr(file.string())));
+    fs::rename(saved, file);
+  }
+  auto b = host_.open_rocks(kB);
+  drop(*b, {Timeline(1), Version(2), Horizon::Checkpoint{Timeline(1), Version(2)}});
+  EXPECT_FALSE(fs::exists(place(kA)));
+  for (std::uint64_t s = 0; s < kRounds; ++s) EXPECT_TRUE(holds(*b->reader(), setup_key(s), 0, kBytes));
+  EXPECT_TRUE(holds(*b->reader(), setup_key(kRounds), 0, 10));
+}
+
 TEST_F(RocksResultStoreTest, ALifeThatIsReadTakesFewDescriptors) {
   constexpr std::uint64_t kRounds = 40, kBytes = 300'000;
   {
