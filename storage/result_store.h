@@ -94,7 +94,8 @@ class ResultStore {
  public:
   virtual ~ResultStore() = default;
 
-  // Makes the records durable. kExhausted: the disk is full, or the budget is used up, and the message names its flag.
+  // Makes the records durable. kExhausted: the disk is full, or the budget is used up, and the message names its flag;
+  // states, set-up rounds and the preamble alone pass beyond the budget, as it takes a checkpoint to free it.
   // kUnavailable: the disk refuses for another reason. The call may be repeated: it works again once the cause is gone.
   [[nodiscard]] virtual Status put(const RecordBatch& batch) = 0;
   // What the job has told this life: its run, and bytes that the store does not look into. Durable on success; replaces

@@ -57,6 +57,12 @@ bool is_of_database(const fs::path& file) {
   return !file.filename().string().starts_with("L") || file.filename() == "LOCK";
 }
 
+// What a checkpoint drops; states and what lasts are what it is made of.
+bool counts_against_budget(const RecordBatch::Item& item) {
+  const Bin bin = bin_of(item.key);
+  return bin.kind == Bin::Kind::kRounds && !bin.lasting();
+}
+
 bool lies_apart(const RecordBatch::Item& item) {
   return item.payload_bytes > kMostInlineBytes;
 }
@@ -345,7 +351,8 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
   if (batch.empty()) return {};
   const std::uint64_t bytes = batch.payload_bytes() + batch.items().size() * kRecordOverheadBytes;
   const std::uint64_t used = own_bytes + earlier_bytes;
-  if (options.disk_bytes != 0 && used + bytes > options.disk_bytes) {
+  if (options.disk_bytes != 0 && used + bytes > options.disk_bytes &&
+      std::ranges::any_of(batch.items(), counts_against_budget)) {
     return {Code::kExhausted, "the results on disk take " + std::to_string(used) + " bytes, " + std::to_string(bytes) +
                                   " more are over the budget of " + std::to_string(options.disk_bytes) + " (" +
                                   options.budget_flag + "): a checkpoint is overdue"};

@@ -393,7 +393,7 @@ void WriteBehind::note(const Status& status, Clock::time_point now) {
   } else {
     events_({Severity::kError,
              "results_not_written",
-             "results and checkpoints are in memory only, until the disk takes them: " + status.describe(),
+             "what is not on disk yet stays in memory, until the disk takes it: " + status.describe(),
              {}});
   }
 }

@@ -17,6 +17,7 @@
 #include "storage/files.h"
 #include "storage/result_format.h"
 #include "storage/rocks_result_store.h"
+#include "storage/write_behind.h"
 #include "tests/storage/result_batch.h"
 
 namespace warren::storage {
@@ -641,6 +642,43 @@ TEST_F(RocksResultStoreTest, EarlierLivesCountAgainstTheBudget) {
   EXPECT_FALSE(holds(*store->reader(), round_key(1, 2), 0, 1 << 20));
   drop(*store, {Timeline(1), Version(2), std::nullopt});
   put(*store, one(batch_, round_key(1, 2), 1 << 20));
+}
+
+// What frees the budget is a commit, and that needs its checkpoint on disk.
+TEST_F(RocksResultStoreTest, OverTheBudgetACheckpointIsMadeDurableAndFreesIt) {
+  add(batch_, setup_key(1), 1000, 0, 1000);
+  add(batch_, round_key(9, 0), 1000, 0, 1000);
+  { put(*host_.open_rocks(kC), batch_); }
+  Status durable(Code::kTimeout, "it was not called");
+  auto segment = heap_segment(8 << 20);
+  auto log = std::move(HostLog::create(kA, segment)).value();
+  auto started = WriteBehind::start({.lag_ms = 3'600'000, .retry_ms = 0}, host_.open_rocks(kA, "w0", 2 << 20), kA,
+                                    segment, [](const LogEvent&) {});
+  ASSERT_TRUE(started.ok()) << started.status().describe();
+  const std::unique_ptr<WriteBehind> behind = std::move(started).value();
+  const auto publish = [&](const RecordKey& key, std::uint64_t bytes) {
+    ASSERT_TRUE(log->publish(key, info_of(bytes), 0, bytes_of(key, 0, bytes)).ok());
+  };
+  publish(round_key(0), 1 << 20);
+  ASSERT_TRUE(behind->sync(60'000).ok());
+  publish(round_key(1), 1 << 20);
+  ASSERT_EQ(behind->sync(60'000).code(), Code::kExhausted);
+  publish(state_key(2), 1 << 20);
+  publish(setup_key(2), 1000);
+  behind->make_durable(Timeline(1), Version(2), [&](const Status& s) { durable = s; });
+  EXPECT_EQ(behind->sync(60'000).code(), Code::kExhausted) << "rounds still do not fit";
+  EXPECT_TRUE(durable.ok()) << durable.describe();
+  // Nothing of the next version fits before the drop, which takes over what an earlier life has left.
+  log->drop_below(Version(2));
+  behind->drop({Timeline(1), Version(2), Horizon::Checkpoint{Timeline(1), Version(2)}});
+  publish(round_key(0, 2), 100'000);
+  EXPECT_TRUE(behind->sync(60'000).ok());
+  const auto reader = behind->store().reader();
+  EXPECT_TRUE(holds(*reader, state_key(2), 0, 1 << 20));
+  EXPECT_TRUE(holds(*reader, round_key(0, 2), 0, 100'000));
+  const Incarnation live[] = {kA};
+  for (const std::uint64_t name : {1u, 2u}) EXPECT_EQ(reader->held_by(setup_key(name), live), Ranges(0, 1000));
+  EXPECT_EQ(reader->held_by(round_key(9, 0), live), Ranges(0, 1000));
 }
 
 TEST_F(RocksResultStoreTest, OneLifeIsOpenOnce) {
