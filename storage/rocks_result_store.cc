@@ -277,15 +277,12 @@ Status RocksResultStore::Impl::make_place() {
   return {};
 }
 
-// A database that failed to write takes no further writes: it is closed, and opened again here.
+// A database that failed to write takes no further writes: it is opened again here.
 Status RocksResultStore::Impl::need_open() {
   if (db) return {};
   if (lock && !there(directory)) return gone("cannot write to");
   if (Status s = make_place(); !s.ok()) return s.because_of_this("cannot make a place for results");
-  own->set_bins({});
   std::error_code error;
-  const std::string reserve = directory + "/" + kReserveName;
-  fs::remove(reserve, error);
   fs::remove_all(directory + "/" + kIngestName, error);
   OpenDatabase opened;
   const std::vector<fs::path> before = entries_of(directory);
@@ -295,6 +292,7 @@ Status RocksResultStore::Impl::need_open() {
     for (const fs::path& entry : entries_of(directory)) {
       if (entry.extension() == ".sst" && !std::ranges::binary_search(before, entry)) fs::remove(entry, error);
     }
+    fs::remove(directory + "/" + kReserveName, error);
     s = open_database(directory, Opening::kWriteTight, opened);
   }
   if (!s.ok()) return from_rocks(s, "cannot open the results in " + directory);
@@ -322,6 +320,10 @@ void RocksResultStore::Impl::keep_reserve() {
 }
 
 Status RocksResultStore::Impl::failed(const rocksdb::Status& status, const std::string& what) {
+  // It is closed, and what it holds can be read, also where the disk takes nothing for long.
+  OpenDatabase opened;
+  (void)open_database(directory, Opening::kRead, opened);
+  own->set_bins(std::move(opened.bins));
   db.reset();
   if (!there(directory)) return gone(what);
   return from_rocks(status, what + " " + directory);
@@ -502,6 +504,7 @@ Status RocksResultStore::Impl::drop_own(const Horizon& horizon) {
   const auto all = std::ranges::all_of(bytes_by_bin, [&](const auto& entry) { return obsolete(horizon, entry.first); });
   if (opened.code() == Code::kExhausted && all) {
     // A full disk, and nothing in the way that is needed: this place begins anew.
+    own->set_bins({});
     std::error_code error;
     for (const fs::path& entry : entries_of(directory)) {
       if (is_of_database(entry)) fs::remove_all(entry, error);

@@ -947,6 +947,29 @@ TEST_F(RocksResultStoreTest, AFailedPutIsAStatusAndTheNextOneWorks) {
   EXPECT_THAT(later->take_warnings(), IsEmpty());
 }
 
+TEST_F(RocksResultStoreTest, WhatIsThereIsReadWhileTheDiskTakesNothing) {
+  auto store = host_.open_rocks(kA);
+  put(*store, one(batch_, round_key(0), 1 << 20));  // a table
+  put(*store, one(batch_, round_key(1), 1000));     // and the log
+  auto reader = store->reader();
+  {
+    const FileSizeLimit full(0);
+    for (int n = 0; n < 3; ++n) {  // the write fails, then opening the database to write
+      EXPECT_EQ(store->put(one(batch_, round_key(2), 10)).code(), Code::kUnavailable);
+      EXPECT_TRUE(holds(*reader, round_key(0), 0, 1 << 20));
+      EXPECT_TRUE(holds(*reader, round_key(1), 0, 1000));
+    }
+    EXPECT_FALSE(store->drop({Timeline(1), Version(2), std::nullopt}).ok());
+    EXPECT_TRUE(holds(*reader, round_key(0), 0, 1 << 20)) << "it was not dropped";
+  }
+  EXPECT_TRUE(fs::exists(place(kA) / "RESERVE")) << "it was not for want of room";
+  put(*store, one(batch_, round_key(2), 10));
+  EXPECT_TRUE(holds(*reader, round_key(0), 0, 1 << 20));
+  EXPECT_TRUE(holds(*reader, round_key(1), 0, 1000));
+  EXPECT_TRUE(holds(*reader, round_key(2), 0, 10));
+  EXPECT_THAT(store->take_warnings(), IsEmpty());
+}
+
 TEST_F(RocksResultStoreTest, ADirectoryThatCannotBeMadeIsAnError) {
   fs::create_directories(host_.data_dir().parent_path());
   std::ofstream(host_.data_dir()) << "a file";
