@@ -183,7 +183,9 @@ void RocksResultStore::Impl::look() {
 std::vector<ResultStore::Note> RocksResultStore::Impl::notes() const {
   std::vector<Note> found_notes;
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
-    if (found.life == place.life || marked_stale(found.directory)) continue;
+    // Without a LIFE it is not locked by who makes it, and must not be by others.
+    if (found.life == place.life || read_life(found.directory).format != kResultFormat) continue;
+    if (marked_stale(found.directory)) continue;
     if (!found.of_this_worker && !LifeLock::take(found.directory)) continue;
     auto note = read_note(found.directory + "/" + kNoteName);
     if (!note.ok()) {

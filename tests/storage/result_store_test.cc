@@ -755,6 +755,18 @@ TEST_F(RocksResultStoreTest, APlaceThatWasBeingMadeOrRemovedHoldsNothing) {
   EXPECT_THAT(store->take_warnings(), IsEmpty());
 }
 
+// Who makes it would find it locked, and take that for a second process of its life.
+TEST_F(RocksResultStoreTest, APlaceThatIsBeingMadeIsNotLockedByOthers) {
+  const fs::path made = host_.place(kA, "w1");
+  fs::create_directories(made);
+  auto store = host_.open_rocks(kB);
+  put(*store, one(batch_, round_key(0), 10));
+  EXPECT_THAT(store->notes(), IsEmpty());
+  EXPECT_THAT(store->report(true).rounds, SizeIs(1));
+  drop(*store, {Timeline(1), Version(1), std::nullopt});
+  EXPECT_TRUE(fs::is_empty(made));
+}
+
 TEST_F(RocksResultStoreTest, AFinishedJobIsSweptByTheLastOfItsWorkers) {
   auto a = host_.open_rocks(kA, "w0"), b = host_.open_rocks(kB, "w1");
   put(*a, one(batch_, round_key(0), 10));
