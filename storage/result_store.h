@@ -99,7 +99,8 @@ class ResultStore {
   // kUnavailable: the disk refuses for another reason. The call may be repeated: it works again once the cause is gone.
   [[nodiscard]] virtual Status put(const RecordBatch& batch) = 0;
   // What the job has told this life: its run, and bytes that the store does not look into. Durable on success; replaces
-  // the one before. It comes before the first put(), so that nothing is there without it.
+  // the one before. It comes before the first put(), so that nothing is there without it, and before the drop() of what
+  // the one before names.
   struct Note {
     std::uint64_t run = 0;
     std::string text;

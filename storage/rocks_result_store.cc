@@ -700,7 +700,12 @@ Status RocksResultStore::note(const Note& note) {
   Impl& i = *impl_;
   if (i.lock && !there(i.directory)) return {Code::kClosed, i.directory + " is gone, so the job is finished"};
   if (Status s = i.make_place(); !s.ok()) return s.because_of_this("cannot make a place for results");
-  return write_note(i.directory + "/" + kNoteName, note);
+  const std::string path = i.directory + "/" + kNoteName;
+  Status s = write_note(path, note);
+  // What is dropped makes room, and may be only once the note is there.
+  std::error_code error;
+  if (s.code() == Code::kExhausted && fs::remove(i.directory + "/" + kReserveName, error)) s = write_note(path, note);
+  return s;
 }
 
 std::vector<ResultStore::Note> RocksResultStore::notes() {

@@ -186,11 +186,10 @@ void WriteBehind::run() {
         status = store_->note(*to_note_);
         if (status.ok()) to_note_.reset();
       }
-      // Also where there is no room for the note: what is dropped makes some.
-      if (to_drop_ && (status.ok() || status.code() == Code::kExhausted)) {
-        const Status dropped = store_->drop(*to_drop_);
-        if (dropped.ok()) to_drop_.reset();
-        if (status.ok()) status = dropped;
+      // Behind the note, also on a full disk: until that is durable the one before it counts, and what it names stays.
+      if (status.ok() && to_drop_) {
+        status = store_->drop(*to_drop_);
+        if (status.ok()) to_drop_.reset();
       }
       if (status.ok() && !checkpoints_.empty()) {
         for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) {

@@ -291,7 +291,7 @@ TEST_F(WriteBehindTest, ANoteIsDurableBeforeWhatFollowsIt) {
 }
 
 // A store whose disk hangs until it is let go.
-class HangingStore final : public ResultStore {
+class HangingStore : public ResultStore {
  public:
   explicit HangingStore(std::shared_future<void> go) : go_(std::move(go)) {}
   Status put(const RecordBatch&) override {
@@ -325,6 +325,41 @@ TEST_F(WriteBehindTest, NobodyWaitsForEverForADiskThatHangs) {
   EXPECT_EQ(behind_->sync(20).code(), Code::kTimeout);
   go.set_value();
   EXPECT_TRUE(behind_->sync(kWait).ok());
+}
+
+class NoRoomForNotes final : public HangingStore {
+ public:
+  NoRoomForNotes(std::shared_future<void> go, std::atomic<bool>& full, std::atomic<int>& drops)
+      : HangingStore(std::move(go)), full_(full), drops_(drops) {}
+  Status note(const Note&) override { return full_ ? Status(Code::kExhausted, "full") : Status(); }
+  Status drop(const Horizon&) override {
+    ++drops_;
+    return {};
+  }
+
+ private:
+  std::atomic<bool>& full_;
+  std::atomic<int>& drops_;
+};
+
+TEST_F(WriteBehindTest, NothingIsDroppedBeforeTheNoteThatNamesItIsReplaced) {
+  make_log();
+  std::promise<void> go;
+  go.set_value();
+  std::atomic<bool> full{true};
+  std::atomic<int> drops{0};
+  auto started = WriteBehind::start({.lag_ms = kLong, .retry_ms = 0},
+                                    std::make_unique<NoRoomForNotes>(go.get_future().share(), full, drops), kSelf,
+                                    segment_, [](const LogEvent&) {});
+  behind_ = std::move(started).value();
+  behind_->note({7, "committed: 2"});
+  behind_->drop({Timeline(1), Version(2), Horizon::Checkpoint{Timeline(1), Version(2)}});
+  EXPECT_EQ(behind_->sync(kWait).code(), Code::kExhausted);
+  EXPECT_EQ(drops, 0) << "a life after this one goes by the note before";
+  full = false;
+  EXPECT_TRUE(behind_->sync(kWait).ok());
+  EXPECT_EQ(drops, 1);
+  behind_.reset();  // its thread uses them
 }
 
 // Mode sync asks, and looks again when it is woken.
