@@ -129,8 +129,11 @@ class RocksResultStore::Impl {
   void look();
   // nullptr: it holds nothing. kUnavailable: it may hold something, and does not open now. Both are told.
   Result<std::shared_ptr<RocksSource>> open_other(const FoundLife& found, Opening how);
-  [[nodiscard]] bool of_other_run(const std::string& place_directory) const {
-    const auto note = read_note(place_directory + "/" + kNoteName);
+  static Result<std::optional<Note>> note_in(const std::string& place_directory) {
+    return read_note(place_directory + "/" + kNoteName);
+  }
+  // Also what is of no known run.
+  [[nodiscard]] bool of_other_run(const Result<std::optional<Note>>& note) const {
     return run != 0 && (!note.ok() || (note.value() && note.value()->run != run));
   }
   void keep_reserve();
@@ -170,7 +173,7 @@ void RocksResultStore::Impl::look() {
     std::erase_if(left, [this](const FoundLife& found) {
       // Without a LIFE it is not locked by who makes it, and must not be by others.
       if (found.life == place.life || read_life(found.directory).format != kResultFormat) return true;
-      if (of_other_run(found.directory) || marked_stale(found.directory)) return true;
+      if (of_other_run(note_in(found.directory)) || marked_stale(found.directory)) return true;
       if (living && std::ranges::find(*living, found.life) != living->end()) return true;
       if (!living && !found.of_this_worker && !LifeLock::take(found.directory)) return false;
       auto source = open_other(found, Opening::kRead);
@@ -187,7 +190,7 @@ std::vector<ResultStore::Note> RocksResultStore::Impl::notes() const {
     if (found.life == place.life || read_life(found.directory).format != kResultFormat) continue;
     if (marked_stale(found.directory)) continue;
     if (!found.of_this_worker && !LifeLock::take(found.directory)) continue;
-    auto note = read_note(found.directory + "/" + kNoteName);
+    auto note = note_in(found.directory);
     if (!note.ok()) {
       warnings->add("what lies in " + found.directory +
                     " is of no known run, and not used: " + note.status().describe());
@@ -201,7 +204,9 @@ std::vector<ResultStore::Note> RocksResultStore::Impl::notes() const {
 std::vector<std::string> RocksResultStore::Impl::set_others_aside() {
   std::vector<std::string> aside;
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
-    if (found.life == place.life || !of_other_run(found.directory)) continue;
+    const auto note = note_in(found.directory);
+    if (found.life == place.life || !of_other_run(note)) continue;
+    if (note.status().code() == Code::kUnavailable) continue;  // it may be of this run, and be read later
     const auto over = LifeLock::take(found.directory);
     if (!over) continue;
     const std::string target = job_directory + kOtherMark + life_name(found.life);
@@ -217,7 +222,7 @@ Status RocksResultStore::Impl::leave_out(const Stale& stale) {
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
     if (found.life == place.life || marked_stale(found.directory)) continue;
     // Without a note that can be read, nothing in it is used.
-    const auto note = read_note(found.directory + "/" + kNoteName);
+    const auto note = note_in(found.directory);
     if (!note.ok() || !note.value() || !stale(found.life, *note.value())) continue;
     const Status s = mark_stale(found.directory);
     // It may go meanwhile, and another spare of this host may have come first.
@@ -550,7 +555,7 @@ Status RocksResultStore::Impl::drop_dead(const Horizon& horizon) {
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
     const bool removed_before = under_removal(found.directory);
     if (found.life == place.life || (!removed_before && read_life(found.directory).format != kResultFormat)) continue;
-    if (of_other_run(found.directory)) continue;
+    if (of_other_run(note_in(found.directory))) continue;
     const auto held = LifeLock::take(found.directory);
     if (!held) continue;  // it lives
     if (removed_before || marked_stale(found.directory)) {

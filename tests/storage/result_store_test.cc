@@ -735,6 +735,24 @@ TEST_F(RocksResultStoreTest, ANoteOfAnotherVersionIsRefusedAndADamagedOneIsTold)
   EXPECT_TRUE(holds(*c->reader(), round_key(0), 0, 1000));
 }
 
+TEST_F(RocksResultStoreTest, ANoteThatCannotBeReadNowPutsNothingAside) {
+  {
+    auto a = host_.open_rocks(kA);
+    ASSERT_TRUE(a->note({7, "text"}).ok());
+    put(*a, one(batch_, round_key(0), 1000));
+  }
+  const fs::path note = place(kA) / "LIFE-note", saved = host_.data_dir() / "saved";
+  fs::rename(note, saved);
+  fs::create_symlink(note, note);  // as nothing opens where descriptors have run out
+  auto b = host_.open_rocks(kB);
+  b->belong(7);
+  EXPECT_THAT(b->set_others_aside(), IsEmpty());
+  EXPECT_FALSE(holds(*b->reader(), round_key(0), 0, 1000)) << "it is of no known run now";
+  fs::rename(saved, note);
+  b->refresh({});
+  EXPECT_TRUE(holds(*b->reader(), round_key(0), 0, 1000));
+}
+
 TEST_F(RocksResultStoreTest, APlaceThatWasBeingMadeOrRemovedHoldsNothing) {
   fs::create_directories(place(kA));
   std::ofstream(place(kA) / "LOCK-life") << "";
