@@ -35,16 +35,20 @@ inline constexpr char kIndexSuffix[] = "-index", kDataSuffix[] = "-data";
 // A column family of an open database.
 class Family {
  public:
-  Family(std::shared_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyHandle* handle) : db_(std::move(db)), handle_(handle) {}
+  // `first_keys`: of its tables, in order, if they do not change any more.
+  Family(std::shared_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyHandle* handle, std::vector<std::string> first_keys)
+      : db_(std::move(db)), handle_(handle), first_keys_(std::move(first_keys)) {}
   ~Family() { (void)db_->DestroyColumnFamilyHandle(handle_); }
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
   [[nodiscard]] rocksdb::DB& db() const { return *db_; }
   [[nodiscard]] rocksdb::ColumnFamilyHandle* handle() const { return handle_; }
+  [[nodiscard]] const std::vector<std::string>& first_keys() const { return first_keys_; }
 
  private:
   std::shared_ptr<rocksdb::DB> db_;
   rocksdb::ColumnFamilyHandle* handle_;
+  const std::vector<std::string> first_keys_;
 };
 
 struct BinFamilies {
@@ -54,8 +58,9 @@ struct BinFamilies {
 using Bins = std::map<Bin, BinFamilies>;
 
 // Takes over the handles. Families that are not ours are left out, and so is one of data without its index.
+// `first_keys`: Family's, by name.
 void add_families(const std::shared_ptr<rocksdb::DB>& db, const std::vector<rocksdb::ColumnFamilyHandle*>& handles,
-                  Bins& bins);
+                  Bins& bins, std::map<std::string, std::vector<std::string>> first_keys = {});
 
 struct OpenDatabase {
   std::shared_ptr<rocksdb::DB> db;
@@ -113,10 +118,12 @@ class RocksSource final : public RecordSource {
   struct Cursor {
     std::shared_ptr<Family> family;  // outlives the iterator
     std::unique_ptr<rocksdb::Iterator> it;
-    KeyBytes before{};  // no key lies between this one and where `it` stands
+    KeyBytes before{};      // no key lies between this one and where `it` stands
+    std::size_t table = 0;  // the first whose first key lies behind `before`
   };
   Cursor cursor_at(const std::shared_ptr<Family>& family, const KeyBytes& start);
   void keep(Cursor cursor);
+  static bool has_passed_table(Cursor& cursor);
   bool walk(Cursor& cursor, const Bin& bin, const Visit& visit, RecordKey& last, bool& moved);
   [[nodiscard]] bool is_bad(std::string_view key) const;
 

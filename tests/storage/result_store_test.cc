@@ -23,6 +23,7 @@
 namespace warren::storage {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -880,6 +881,31 @@ TEST_F(RocksResultStoreTest, ADamagedBlockOfEntriesHidesNothingFarBehindIt) {
   EXPECT_EQ(listed.back(), round_key(kRounds - 1));
   EXPECT_EQ(store->report(true).rounds.at(0).runs.size(), 2u);
   EXPECT_THAT(store->take_warnings(), SizeIs(1));
+}
+
+// RocksDB 7.8 iterates past it, to what the log holds, as if nothing were missing.
+TEST_F(RocksResultStoreTest, ATableOfEntriesThatDoesNotOpenHidesNothingFarBehindIt) {
+  constexpr std::uint64_t kTables = 5, kRounds = 3000;
+  {
+    auto store = host_.open_rocks(kA);
+    for (std::uint64_t table = 0; table < kTables; ++table) {
+      batch_.clear();
+      for (std::uint64_t s = 0; s < kRounds; ++s) add(batch_, round_key(table * kRounds + s), 16, 0, 16);
+      put(*store, batch_);
+    }
+    put(*store, one(batch_, round_key(kTables * kRounds), 16));
+  }
+  std::vector<fs::path> files = tables(place(kA));
+  std::ranges::sort(files);
+  ASSERT_THAT(files, SizeIs(kTables));
+  fs::resize_file(files[2], 100);
+  auto store = host_.open_rocks(kB);
+  const auto listed = store->reader()->list(RecordKind::kRound, Timeline(1), kWorldGroup, Version(1), Sequence(0),
+                                            Sequence(UINT64_MAX), 2 * kTables * kRounds);
+  std::vector<std::uint64_t> held(kTables + 1);
+  for (const RecordKey& key : listed) ++held[key.round.sequence.value / kRounds];
+  EXPECT_THAT(held, ElementsAre(kRounds, kRounds, 0u, testing::Gt(kRounds / 2), kRounds, 1u));
+  EXPECT_THAT(store->take_warnings(), Contains(HasSubstr(place(kA).string() + " is damaged among rounds-1-1")));
 }
 
 // Wherever a bit flips and wherever a file ends: what is read is right, and what is not held is told.
