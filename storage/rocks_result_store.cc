@@ -221,8 +221,10 @@ std::vector<std::string> RocksResultStore::Impl::set_others_aside() {
 Status RocksResultStore::Impl::leave_out(const Stale& stale) {
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
     if (found.life == place.life || marked_stale(found.directory)) continue;
-    // Without a note that can be read, nothing in it is used.
     const auto note = note_in(found.directory);
+    // It may be stale, and be read and used later.
+    if (note.status().code() == Code::kUnavailable) return note.status();
+    // Beside a damaged note nothing is used.
     if (!note.ok() || !note.value() || !stale(found.life, *note.value())) continue;
     const Status s = mark_stale(found.directory);
     // It may go meanwhile, and another spare of this host may have come first.

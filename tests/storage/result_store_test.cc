@@ -754,6 +754,25 @@ TEST_F(RocksResultStoreTest, ANoteThatCannotBeReadNowPutsNothingAside) {
   EXPECT_TRUE(holds(*b->reader(), round_key(0), 0, 1000));
 }
 
+TEST_F(RocksResultStoreTest, ANoteThatCannotBeReadNowMayBeStale) {
+  {
+    auto a = host_.open_rocks(kA);
+    ASSERT_TRUE(a->note({7, "stale"}).ok());
+    put(*a, one(batch_, round_key(0), 1000));
+  }
+  const fs::path note = place(kA) / "LIFE-note", saved = host_.data_dir() / "saved";
+  const auto all = [](Incarnation, const ResultStore::Note&) { return true; };
+  auto b = host_.open_rocks(kB);
+  fs::rename(note, saved);
+  fs::create_symlink(note, note);
+  const Status s = b->leave_out(all);
+  EXPECT_EQ(s.code(), Code::kUnavailable);
+  EXPECT_THAT(s.describe(), HasSubstr(note.string()));
+  fs::rename(saved, note);
+  ASSERT_TRUE(b->leave_out(all).ok());
+  EXPECT_FALSE(holds(*b->reader(), round_key(0), 0, 1000));
+}
+
 TEST_F(RocksResultStoreTest, APlaceThatWasBeingMadeOrRemovedHoldsNothing) {
   fs::create_directories(place(kA));
   std::ofstream(place(kA) / "LOCK-life") << "";
