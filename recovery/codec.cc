@@ -298,8 +298,23 @@ Status validate_final(const Known& p) {
   return {};
 }
 
+// What numbers of rounds and versions, and timelines, may be at most. The tracker counts on from what workers say, and
+// its plans and records say more then.
+struct Most {
+  std::uint64_t count;
+  std::uint32_t timeline;
+};
+constexpr Most kOfClaims{kMaxVersion / 2, UINT32_MAX / 2}, kOfDecisions{kMaxVersion, UINT32_MAX - 1};
+
+Status check_plan(const wire::Plan& p, const Most& most);
+Status check_told(const wire::Plan& p, const Most& most);
+
+Status validate_timeline(std::uint32_t timeline, const Most& most) {
+  return timeline <= most.timeline ? Status() : bad("timeline " + str(timeline) + " is over the limit");
+}
+
 template <class Positions>
-Status validate_positions(const Positions& positions, std::size_t most_ranges) {
+Status validate_positions(const Positions& positions, std::size_t most_ranges, const Most& most) {
   if (static_cast<std::size_t>(positions.size()) > limits::kMaxPositions) {
     return bad(str(positions.size()) + " positions are over the limit of " + str(limits::kMaxPositions));
   }
@@ -310,8 +325,8 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
     if (last != nullptr && std::pair(last->group(), last->version()) >= std::pair(p.group(), p.version())) {
       return wrong("not in rising order, or it stands twice");
     }
-    if (p.version() > kMaxVersion) return wrong("version is over the limit");
-    if (p.rounds() > kMaxVersion) return wrong("number of rounds is over the limit");
+    if (p.version() > most.count) return wrong("version is over the limit");
+    if (p.rounds() > most.count) return wrong("number of rounds is over the limit");
     if (p.closed() && p.final_size() != 0) return wrong("it is closed, and a round is in flight");
     if (Status s = validate_final(p); !s.ok()) return s.because_of_this(name_of(p));
     if (p.empty() && (p.group() != 0 || p.closed() || p.final_size() != 0)) return wrong("a result without bytes");
@@ -350,7 +365,7 @@ Status validate_setups(const google::protobuf::RepeatedPtrField<wire::Setup>& se
 }
 
 Status validate_logged(const wire::Logged& l) {
-  if (l.timeline() >= UINT32_MAX / 2) return bad("timeline " + str(l.timeline()) + " is over the limit");
+  if (Status s = validate_timeline(l.timeline(), kOfClaims); !s.ok()) return s;
   if (l.run() == 0 && (!l.positions().empty() || !l.setups().empty())) return bad("what is logged is of no run");
   for (const wire::Position& p : l.positions()) {
     if (p.closed()) return bad(name_of(p) + ": what is logged closes nothing");
@@ -363,12 +378,13 @@ Status validate_logged(const wire::Logged& l) {
     return bad(str(l.lives_size()) + " lives are over the limit of " + str(limits::kMaxLoggedLives));
   }
   if (Status s = validate_setups(l.setups(), limits::kMaxSetups, limits::kMaxLoggedRanges); !s.ok()) return s;
-  return validate_positions(l.positions(), limits::kMaxLoggedRanges);
+  return validate_positions(l.positions(), limits::kMaxLoggedRanges, kOfClaims);
 }
 
 Status validate_run(const wire::HeldRun& run, std::uint64_t after) {
   if (run.first() < after) return bad("runs are not in rising order, or overlap");
-  if (run.count() == 0 || run.count() > kMaxVersion || run.first() > kMaxVersion - run.count()) {
+  constexpr std::uint64_t kMost = kOfClaims.count;
+  if (run.count() == 0 || run.count() > kMost || run.first() > kMost - run.count()) {
     return bad("a run of " + str(run.count()) + " rounds from " + str(run.first()));
   }
   if (run.total_bytes() > limits::kMaxResultBytes) return bad("no result is of " + str(run.total_bytes()) + " bytes");
@@ -383,7 +399,7 @@ Status validate_run(const wire::HeldRun& run, std::uint64_t after) {
 }
 
 // Rounds that keep older names.
-Status validate_kept(const wire::Plan& p) {
+Status validate_kept(const wire::Plan& p, const Most& most) {
   if (static_cast<std::size_t>(p.kept_size()) > limits::kMaxKept) {
     return bad(str(p.kept_size()) + " of them are over the limit of " + str(limits::kMaxKept));
   }
@@ -394,7 +410,7 @@ Status validate_kept(const wire::Plan& p) {
         std::tuple(last->group(), last->version(), last->rounds()) >= std::tuple(k.group(), k.version(), k.rounds())) {
       return bad("not in rising order, or they stand twice");
     }
-    if (k.rounds() == 0 || k.rounds() > kMaxVersion || k.version() > kMaxVersion) return bad("numbers out of range");
+    if (k.rounds() == 0 || k.rounds() > most.count || k.version() > most.count) return bad("numbers out of range");
     if (k.timeline() >= p.timeline()) return bad("of timeline " + str(k.timeline()) + ", which is not over");
     if (same && last->timeline() >= k.timeline()) return bad("timelines do not rise");
     last = &k;
@@ -517,8 +533,9 @@ Status validate_servers(const wire::Plan& p) {
 }
 
 // Of a plan, a record or an answer.
-Status validate_committed(bool committed, std::uint64_t version, std::uint32_t timeline) {
-  if (committed) return in_range("committed version", version, kFirstCommit.value, kMaxVersion);
+Status validate_committed(bool committed, std::uint64_t version, std::uint32_t timeline, const Most& most) {
+  if (Status s = validate_timeline(timeline, most); !s.ok()) return s;
+  if (committed) return in_range("committed version", version, kFirstCommit.value, most.count);
   return version == 0 && timeline == 0 ? Status() : bad("a version, and it is not committed");
 }
 
@@ -556,12 +573,12 @@ Status validate_followed(const wire::Followed& f) {
   if (Status s = in_range("epoch", f.epoch(), 0, kMaxEpoch); !s.ok()) return s;
   if ((f.epoch() == 0) != (f.run() == 0)) return bad("a plan of no run, or a run without a plan");
   if (f.version() != 0 && f.run() == 0) return bad("a version of no run");
-  return validate_committed(f.version() != 0, f.version(), f.timeline());
+  return validate_committed(f.version() != 0, f.version(), f.timeline(), kOfClaims);
 }
 
 Status validate_follow(const wire::Follow& f) {
   if (Status s = member_epoch(f.epoch()); !s.ok()) return s;
-  if (Status s = validate_committed(true, f.version(), f.timeline()); !s.ok()) return s;
+  if (Status s = validate_committed(true, f.version(), f.timeline(), kOfDecisions); !s.ok()) return s;
   if (f.run() == 0) return bad("it is of no run");
   if (!f.has_plan()) return {};
   if (f.plan().epoch() != f.epoch() || f.plan().run() != f.run()) return bad("a plan of another epoch, or run");
@@ -739,7 +756,7 @@ Status validate(const wire::Held& h) {
                                std::tuple(r.timeline(), r.group(), r.version())) {
       return bad("rounds are not in rising order, or stand twice");
     }
-    if (r.version() > kMaxVersion) return bad("version is over the limit");
+    if (r.version() > kOfClaims.count) return bad("version is over the limit");
     std::uint64_t after = 0;
     for (const wire::HeldRun& run : r.runs()) {
       if (Status s = validate_run(run, after); !s.ok()) return s;
@@ -817,12 +834,15 @@ Status validate(const wire::Report& r) {
   if (r.plan_epoch() >= r.epoch()) {
     return bad("it reports from epoch " + str(r.plan_epoch()) + " to the interrupt of epoch " + str(r.epoch()));
   }
-  if (Status s = validate_committed(r.committed_version() != 0, r.committed_version(), r.committed_timeline()); !s.ok())
+  if (Status s =
+          validate_committed(r.committed_version() != 0, r.committed_version(), r.committed_timeline(), kOfClaims);
+      !s.ok()) {
     return s;
-  if (r.timeline() >= UINT32_MAX / 2) return bad("timeline " + str(r.timeline()) + " is over the limit");
+  }
+  if (Status s = validate_timeline(r.timeline(), kOfClaims); !s.ok()) return s;
   if (r.timeline() != 0 && r.committed_timeline() > r.timeline())
     return bad("a version was committed in a later timeline");
-  if (Status s = validate_positions(r.positions(), limits::kMaxRangesPerReport); !s.ok()) return s;
+  if (Status s = validate_positions(r.positions(), limits::kMaxRangesPerReport, kOfClaims); !s.ok()) return s;
   for (const wire::Position& p : r.positions()) {
     if (p.version() > r.version()) return bad(name_of(p) + ": the report says that it was not begun");
     if (p.version() < r.version() && p.final_size() != 0) {
@@ -835,8 +855,8 @@ Status validate(const wire::Report& r) {
 
 Status validate(const wire::Vote& v) {
   if (Status s = member_epoch(v.epoch()); !s.ok()) return s;
-  if (Status s = in_range("version", v.version(), kFirstCommit.value, kMaxVersion); !s.ok()) return s;
-  if (Status s = validate_positions(v.positions(), 0); !s.ok()) return s;
+  if (Status s = in_range("version", v.version(), kFirstCommit.value, kOfClaims.count); !s.ok()) return s;
+  if (Status s = validate_positions(v.positions(), 0, kOfClaims); !s.ok()) return s;
   for (const wire::Position& p : v.positions()) {
     if (p.version() >= v.version() || !p.closed()) return bad(name_of(p) + ": it is not over where the vote stands");
   }
@@ -862,11 +882,11 @@ Status validate(const wire::Known& k) {
   if (Status s = member_epoch(k.epoch()); !s.ok()) return s;
   if (Status s = in_range("plan's epoch", k.plan_epoch(), 0, k.epoch()); !s.ok()) return s;
   if (k.has_plan()) {
-    if (Status s = validate(k.plan()); !s.ok()) return s.because_of_this("bad plan");
+    if (Status s = check_plan(k.plan(), kOfClaims); !s.ok()) return s.because_of_this("bad plan");
     if (k.plan().epoch() != k.plan_epoch()) return bad("the plan is of another epoch than it is said to be");
   }
   if (Status s = validate_setups(k.setups(), limits::kMaxSetups, 0); !s.ok()) return s;
-  return validate_committed(k.committed(), k.committed_version(), k.committed_timeline());
+  return validate_committed(k.committed(), k.committed_version(), k.committed_timeline(), kOfClaims);
 }
 
 Status validate(const wire::Welcome& w) {
@@ -954,14 +974,18 @@ Status validate_changed_members(const wire::Plan& p) {
   return {};
 }
 
-Status validate_told(const wire::Plan& p) {
+namespace {
+Status check_told(const wire::Plan& p, const Most& most) {
   if (Status s = member_epoch(p.epoch()); !s.ok()) return s;
   if (!p.has_settings()) return bad("no settings");
   if (Status s = validate(p.settings()); !s.ok()) return s;
   if (Status s = p.base_epoch() == 0 ? validate_members(p) : validate_changed_members(p); !s.ok()) return s;
-  if (Status s = validate_committed(p.committed(), p.committed_version(), p.committed_timeline()); !s.ok()) return s;
+  if (Status s = validate_timeline(p.timeline(), most); !s.ok()) return s;
+  if (Status s = validate_committed(p.committed(), p.committed_version(), p.committed_timeline(), most); !s.ok()) {
+    return s;
+  }
   if (p.committed_timeline() > p.timeline()) return bad("a version was committed in a later timeline");
-  if (Status s = validate_positions(p.frontier(), limits::kMaxRangesPerFrontier); !s.ok()) {
+  if (Status s = validate_positions(p.frontier(), limits::kMaxRangesPerFrontier, most); !s.ok()) {
     return s.because_of_this("frontier");
   }
   if (Status s = validate_setups(p.setups(), limits::kMaxSetupsPerJob, limits::kMaxSetupRangesPerPlan); !s.ok())
@@ -973,13 +997,22 @@ Status validate_told(const wire::Plan& p) {
     return bad("nothing is logged, and there is a frontier or a committed version");
   }
   if (p.run() == 0) return bad("it is of no run");
-  if (Status s = validate_kept(p); !s.ok()) return s.because_of_this("rounds that were kept");
+  if (Status s = validate_kept(p, most); !s.ok()) return s.because_of_this("rounds that were kept");
   if (Status s = validate_servers(p); !s.ok()) return s.because_of_this("servers");
   return {};
 }
 
+Status check_plan(const wire::Plan& p, const Most& most) {
+  return p.base_epoch() == 0 ? check_told(p, most) : bad("only its changes since epoch " + str(p.base_epoch()));
+}
+}  // namespace
+
+Status validate_told(const wire::Plan& p) {
+  return check_told(p, kOfDecisions);
+}
+
 Status validate(const wire::Plan& p) {
-  return p.base_epoch() == 0 ? validate_told(p) : bad("only its changes since epoch " + str(p.base_epoch()));
+  return check_plan(p, kOfDecisions);
 }
 
 Status validate(const wire::Interrupt& i) {
@@ -1011,7 +1044,7 @@ Status validate(const wire::HeartbeatReply& r) {
 }
 
 Status validate(const wire::Loaded& l) {
-  return validate_committed(l.committed(), l.version(), l.timeline());
+  return validate_committed(l.committed(), l.version(), l.timeline(), kOfDecisions);
 }
 
 Status validate(const wire::Tell& t) {
@@ -1023,7 +1056,7 @@ Status validate(const wire::Called& c) {
 }
 
 Status validate(const wire::Committed& c) {
-  return validate_committed(true, c.version(), c.timeline());
+  return validate_committed(true, c.version(), c.timeline(), kOfDecisions);
 }
 
 Status validate(const wire::JobRecord& r) {
@@ -1043,7 +1076,10 @@ Status validate(const wire::JobRecord& r) {
                ? bad("a finished job has a plan")
                : Status();
   }
-  if (Status s = validate_committed(r.committed(), r.committed_version(), r.committed_timeline()); !s.ok()) return s;
+  if (Status s = validate_committed(r.committed(), r.committed_version(), r.committed_timeline(), kOfDecisions);
+      !s.ok()) {
+    return s;
+  }
   if (Status s = validate_setups(r.setups(), limits::kMaxSetupsPerJob, 0); !s.ok()) return s;
   for (const wire::Setup& s : r.setups()) {
     if (s.timeline() > r.timeline()) return bad("set-up round " + hex(s.name()) + ": of a timeline that has not begun");

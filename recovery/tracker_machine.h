@@ -525,6 +525,8 @@ class TrackerMachine {
   void tell_server(Incarnation server, Effects& effects);  // plan_
   // It answers for its host no more.
   void drop_server(Incarnation server, const std::string& why, Effects& effects);
+  // Does not persist; true if there is something to persist.
+  [[nodiscard]] bool lose_server(Incarnation server, const std::string& why, Effects& effects);
   void drop_late_servers(TimeMs now, Effects& effects);
   // The epoch may have ended in the moment in which its plan was on the way to one that serves: it has time to say that
   // it has come.

@@ -119,6 +119,10 @@ void TrackerMachine::tell_server(Incarnation server, Effects& effects) {
 }
 
 void TrackerMachine::drop_server(Incarnation server, const std::string& why, Effects& effects) {
+  if (lose_server(server, why, effects)) persist(effects);
+}
+
+bool TrackerMachine::lose_server(Incarnation server, const std::string& why, Effects& effects) {
   const wire::Member member = std::move(servers_.at(server).member);
   servers_.erase(server);
   log(Severity::kInfo, "server_gone",
@@ -128,10 +132,7 @@ void TrackerMachine::drop_server(Incarnation server, const std::string& why, Eff
   // A rank that has come back to this host has what it has replayed, and nobody tells how far that is. One that had a
   // rank in the newest plan is looked at with the next one.
   const bool had_rank = rank_of(server).has_value();
-  if (had_rank || left_domains_.size() >= settings_.replicas() || !left_domains_.insert(member.domain_id()).second) {
-    return;
-  }
-  persist(effects);
+  return !had_rank && left_domains_.size() < settings_.replicas() && left_domains_.insert(member.domain_id()).second;
 }
 
 void TrackerMachine::drop_late_servers(TimeMs now, Effects& effects) {
@@ -165,6 +166,7 @@ bool TrackerMachine::waits_for_servers(TimeMs now) {
   return true;
 }
 
+// For a plan that is being made: it is not at one with what is known before it is whole, and is persisted then.
 void TrackerMachine::drop_unaware_servers(Effects& effects) {
   std::vector<Incarnation> unaware;
   for (const auto& [life, server] : servers_) {
@@ -172,7 +174,7 @@ void TrackerMachine::drop_unaware_servers(Effects& effects) {
   }
   for (const Incarnation life : unaware) {
     count(Transition::server_unaware);
-    drop_server(life, "the plan that named it has not reached it", effects);
+    (void)lose_server(life, "the plan that named it has not reached it", effects);
   }
 }
 

@@ -148,7 +148,7 @@ void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, 
                                              "; use the file that was made for it, or for all jobs of this tracker"));
   }
   if (envelope.has_forget()) return on_forget(from, envelope, now);
-  if (forgotten_lives_.contains(Incarnation(envelope.sender()))) {
+  if (forgotten_lives_.contains({envelope.job(), Incarnation(envelope.sender())})) {
     // Otherwise its like would make up the job again, from what they know.
     return refuse(from, envelope.job(), envelope.sender(), Status(Code::kClosed, forgotten_text(envelope.job())));
   }
@@ -232,8 +232,9 @@ void JobTable::remember_lives(const Job& job, TimeMs now) {
   std::vector<Incarnation> lives(job.routes.all().begin(), job.routes.all().end());
   for (const TrackerMachine::MemberView& m : job.machine.view(now).members) lives.push_back(m.incarnation);
   for (const Incarnation life : lives) {
-    if (life.value == 0 || !forgotten_lives_.insert(life).second) continue;
-    forgotten_order_.push_back(life);
+    // Under the job's name: who has its secret may have spoken in the name of any life.
+    if (life.value == 0 || !forgotten_lives_.emplace(job.name, life).second) continue;
+    forgotten_order_.emplace_back(job.name, life);
     if (forgotten_order_.size() <= kMaxForgottenLives) continue;
     forgotten_lives_.erase(forgotten_order_.front());
     forgotten_order_.pop_front();

@@ -675,9 +675,9 @@ TEST(Codec, TheLongestReportFits) {
   wire::Envelope e = from_worker(10);
   wire::Report& r = *e.mutable_report();
   r.set_epoch(kMaxEpoch);
-  r.set_version(kMaxVersion);
+  r.set_version(kMaxVersion / 2);
   for (std::uint64_t i = 0; i < limits::kMaxPositions; ++i) {
-    *r.add_positions() = position(kMaxVersion, kMaxVersion, false, {}, (i + 1) << 40);
+    *r.add_positions() = position(kMaxVersion / 2, kMaxVersion / 2, false, {}, (i + 1) << 40);
   }
   for (std::uint64_t i = 0; i < limits::kMaxRangesPerReport; ++i) {
     wire::ByteRange& range = *r.mutable_positions(3)->add_final();
@@ -690,7 +690,7 @@ TEST(Codec, TheLongestReportFits) {
 TEST(Codec, Votes) {
   const auto check = [](auto change) { return after(vote(), change); };
   EXPECT_EQ(check([](auto& v) { v.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
-  EXPECT_EQ(check([](auto& v) { v.set_version(1); }), "version 1 is outside 2 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& v) { v.set_version(1); }), "version 1 is outside 2 to 2305843009213693952");
   EXPECT_EQ(check([](auto& v) { v.set_version(2); }), "position in version 1: it is not over where the vote stands");
   EXPECT_EQ(check([](auto& v) { v.mutable_positions(0)->set_closed(false); }),
             "position in version 1: it is not over where the vote stands");
@@ -733,6 +733,29 @@ TEST(Codec, WhatMembersTellATrackerThatHasLostItsJournal) {
   wire::Tell tell;
   EXPECT_EQ(after(tell, [](auto& t) { t.set_epoch(~0ULL); }),
             "epoch 18446744073709551615 is outside 0 to 4611686018427387904");
+}
+
+// The tracker counts on from what workers say: a timeline that wrapped, or a number of rounds above the limit, once
+// ended it with a record that nobody can read, and all jobs with it.
+TEST(Codec, WhatWorkersClaimLeavesRoomToCountOn) {
+  const auto claims = [](auto change) { return after(known(), [&](auto& k) { change(*k.mutable_plan()); }); };
+  const auto decides = [](auto change) { return after(logged_plan(), change); };
+  EXPECT_EQ(claims([](auto& p) { p.set_timeline(UINT32_MAX); }), "bad plan: timeline 4294967295 is over the limit");
+  EXPECT_EQ(claims([](auto& p) { p.set_timeline(UINT32_MAX / 2 + 1); }),
+            "bad plan: timeline 2147483648 is over the limit");
+  EXPECT_EQ(claims([](auto& p) { p.set_timeline(UINT32_MAX / 2); }), "");
+  EXPECT_EQ(decides([](auto& p) { p.set_timeline(UINT32_MAX / 2 + 1); }), "");
+  EXPECT_EQ(decides([](auto& p) { p.set_timeline(UINT32_MAX); }), "timeline 4294967295 is over the limit");
+  EXPECT_EQ(after(known(), [](auto& k) { k.set_committed_timeline(UINT32_MAX); }),
+            "timeline 4294967295 is over the limit");
+  wire::Report report;
+  report.set_epoch(2);
+  report.set_version(1);
+  *report.add_positions() = position(1, kMaxVersion / 2, false, {});
+  EXPECT_EQ(after(report, [](auto&) {}), "");
+  EXPECT_EQ(after(report, [](auto& r) { r.mutable_positions(0)->set_rounds(kMaxVersion / 2 + 1); }),
+            "position in version 0: number of rounds is over the limit");
+  EXPECT_EQ(decides([](auto& p) { p.mutable_frontier(1)->set_rounds(kMaxVersion / 2 + 1); }), "");
 }
 
 TEST(Codec, PlansOfJobsThatLog) {

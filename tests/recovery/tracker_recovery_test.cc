@@ -1237,7 +1237,7 @@ TEST(TrackerRecovery, WhatDisksSayIsBounded) {
   for (std::uint32_t timeline = 0; timeline < limits::kMaxHeldRounds; ++timeline) {
     *held.add_rounds() = held_rounds(std::uint64_t{1} << 60, std::uint64_t{1} << 60, timeline);
     wire::HeldRun& run = *held.mutable_rounds(static_cast<int>(timeline))->add_runs();
-    run.set_first(std::uint64_t{1} << 61);
+    run.set_first(std::uint64_t{1} << 60);
     run.set_count(1);
     run.set_total_bytes(limits::kMaxResultBytes);
     for (std::uint64_t i = 0; i < 2; ++i) {

@@ -264,6 +264,43 @@ TEST(TrackerServers, WhoHasNotHeardOfItsFirstPlanIsNotNamedAgain) {
   }
 }
 
+// The tracker once wrote down that its domain was lost beside the plan of before, which knew of a later commit than the
+// mirror: a record that nobody can read, and the end of the tracker.
+TEST(TrackerServers, WhoHasNotHeardOfItsFirstPlanIsGoneWhereTheMirrorServes) {
+  Job t;
+  for (const std::uint64_t version : {2, 3}) {
+    for (const std::uint64_t life : {10, 11, 12}) (void)t.vote(life, version);
+  }
+  (void)t.serves(10, 1, 60'000);
+  (void)t.report(11, 2, 3), (void)t.report(12, 2, 3);
+  const std::string replaced = t.joins(0, 20, "d");
+  ASSERT_TRUE(has(replaced, "11 <- Plan epoch 2 w0=20 w1=11 (as before) w2=12 (as before) served by 10 committed 3"))
+      << replaced;
+  wire::JobRecord record;
+  ASSERT_TRUE(record.ParseFromString(t.disk()));
+  for (const std::uint64_t life : {11, 12, 20}) (void)t.give_up(life, 2);
+  const auto begins = [&](std::uint64_t worker, const std::string& host) {
+    wire::Envelope e = t.promised(30 + worker);
+    *e.mutable_join() = test::join("w" + std::to_string(worker), host, 3, 2);
+    wire::Held& held = *e.mutable_join()->mutable_held();
+    held.set_run(record.plan().run());
+    held.set_mirrored(true);
+    held.mutable_known()->set_epoch(1);
+    held.mutable_known()->set_committed(true);
+    held.mutable_known()->set_committed_version(2);
+    return t.send(std::move(e));
+  };
+  (void)t.serves(10, 1, 50'000);
+  (void)begins(0, "d"), (void)begins(1, "b");
+  std::string planned = begins(2, "c");
+  for (int n = 0; n < 20 && !has(planned, "Plan"); ++n) {
+    planned += t.pass(300);
+    for (const std::uint64_t worker : {0, 1, 2}) planned += begins(worker, worker == 0 ? "d" : worker == 1 ? "b" : "c");
+  }
+  EXPECT_TRUE(has(planned, "10 <- Refused 7: the plan that named it has not reached it\n")) << planned;
+  EXPECT_TRUE(has(planned, "timeline 1 committed 2\n")) << planned;
+}
+
 // The epoch ends while its plan is on the way to it.
 TEST(TrackerServers, WhoHasHadNoTimeToHearOfItsFirstPlanHasIt) {
   Job t;

@@ -347,6 +347,21 @@ TEST_F(JobTableTest, AJobThatLivesIsForgottenByForceAlone) {
   EXPECT_EQ(count(Envelope::kPlan), 1u);
 }
 
+// Who has the secret of one job may speak in the name of any life, and have that job forgotten.
+TEST_F(JobTableTest, AForgottenJobTurnsAwayNobodyOfAnother) {
+  join_two("train");
+  say("thief", join_envelope("other", 1, "0", 2));  // train's life 1
+  Envelope forget = envelope_of("other", 50);
+  forget.mutable_forget()->set_force(true);
+  say("thief", forget);
+  ASSERT_EQ(count(Envelope::kForgotten), 1u);
+  sent_.clear();
+  say("a-train", heartbeat_envelope("train", 1, 1, 5));
+  EXPECT_EQ(count(Envelope::kRefused), 0u);
+  say("thief", heartbeat_envelope("other", 1, 1, 5));
+  EXPECT_EQ(count(Envelope::kRefused), 1u);
+}
+
 TEST_F(JobTableTest, NothingIsForgottenThatTheJournalStillHolds) {
   join_two("train");
   pass(limits::kDefaultRoundTimeoutMs * 100);  // nobody is heard any more

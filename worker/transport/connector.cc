@@ -32,6 +32,8 @@ constexpr std::int64_t kLookAtLateLinkMs = 50;
 constexpr std::int64_t kLookAtSuspendedMs = 20;
 constexpr std::int64_t kAcceptPauseMs = 100;
 constexpr int kWarningsPerSecond = 5;
+// Groups and peers with links that are wanted, or have come: as many as the transport takes.
+constexpr std::size_t kMaxWishes = 65536;
 constexpr const char* kNotNumeric = "not a numeric address";
 constexpr int kStream = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
@@ -364,7 +366,9 @@ void Connector::accept_all(int listener, TimeMs now) {
       }
       return;
     }
-    if (conversations_.size() >= limits::kMaxPendingHandshakes) {
+    // Those that this rank has begun are as many as its plan has links.
+    const auto incoming = std::ranges::count_if(conversations_, [](const Conversation& c) { return !c.outgoing; });
+    if (static_cast<std::size_t>(incoming) >= limits::kMaxPendingHandshakes) {
       // The oldest that has proven nothing goes first, so that a flood does not lock peers out: they try again.
       const auto oldest = std::find_if(conversations_.begin(), conversations_.end(), [](const Conversation& c) {
         return !c.outgoing && c.state != State::kConnectOnward && c.state != State::kSendVerdict &&
@@ -489,7 +493,10 @@ bool Connector::judge_hello(Conversation& c, TimeMs now) {
 // Whether the plan has such a stream.
 bool Connector::may_join(const Conversation& c) const {
   const handshake::Hello& h = c.hello;
-  if (h.relay_to == kNoRank) return h.from < h.to && h.streams == peer_at(h.from).streams;
+  if (h.relay_to == kNoRank) {
+    if (wishes_.size() >= kMaxWishes && !wishes_.contains({h.group, h.from})) return false;
+    return h.from < h.to && h.streams == peer_at(h.from).streams;
+  }
   return !c.on_host && std::ranges::find(members_->relayed, Relayed{h.from, h.relay_to, h.stream, h.streams}) !=
                            members_->relayed.end();
 }
