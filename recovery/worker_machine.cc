@@ -905,6 +905,11 @@ void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, TimeMs now, s
       log(Severity::kWarning, "interrupted", why.describe(), effects);
       if (interrupt.resume()) {
         count(Transition::kSuspendedJoining);
+        // The tracker has forgotten with its plan what this life's host has of lives before, and nobody else may have
+        // it.
+        standing_ = Standing();
+        standing_.logged = options_.join.logged();
+        standing_.logged.clear_lives();
         return suspend(now, effects);
       }
       count(Transition::kInterruptedJoining);

@@ -6,6 +6,16 @@
 #include "recovery/codec.h"
 
 namespace warren::chaos {
+namespace {
+// Whether it is a plan in which its receiver's life is new, of a job that has had one before.
+bool is_first_plan(const std::string& bytes) {
+  wire::Envelope e;
+  if (!e.ParseFromString(bytes) || !e.has_plan() || e.plan().epoch() < 2) return false;
+  return std::ranges::any_of(e.plan().members(), [&](const wire::Member& m) {
+    return m.incarnation() == e.receiver() && m.since() == e.plan().epoch();
+  });
+}
+}  // namespace
 
 ControlNetwork::ControlNetwork(World& world, Ends ends, std::int64_t round_timeout_ms)
     : world_(world),
@@ -17,6 +27,10 @@ void ControlNetwork::send(std::size_t life, const std::string& bytes, bool up) {
   Connection& c = connections_[life];
   if (world_.now_us() < c.broken_until_us) return;
   if (world_.strikes(Fault::message_lost)) return;
+  if (!up && world_.rate(Fault::first_plan_lost) > 0 && is_first_plan(bytes) &&
+      world_.strikes(Fault::first_plan_lost)) {
+    return;
+  }
   Micros delay = latency_us_ + world_.random.between(0, latency_us_);
   if (world_.strikes(Fault::message_late)) delay += world_.random.between(0, 1500 * round_timeout_ms_);
   const bool twice = world_.strikes(Fault::message_twice);

@@ -455,6 +455,8 @@ void Judge::check_completed(const wire::Plan& before, const wire::Plan& plan) {
                                        " has been completed and all of it is there, and it is computed " +
                                        "again in epoch " + std::to_string(plan.epoch()));
     }
+    // The plan after this one has to call all of it final as well.
+    if (bytes) continue;
     completed = rounds;
   }
 }

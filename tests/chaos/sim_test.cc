@@ -53,7 +53,16 @@ TEST(Sim, WhatWhoLeftHadInFlightIsNotCalledDone) {
 // A simulated life that was leaving once stopped for good when its GPU failed, and was given a plan before it had gone.
 TEST(Sim, WhoseGpuFailsWhileItLeavesMayGetAPlan) {
   SimOptions options;
-  options.seed = 127135017;
+  for (const std::uint64_t seed : {127135017, 127159041}) {
+    options.seed = seed;
+    EXPECT_EQ(simulate(options).verdict, "");
+  }
+}
+
+// A life whose first plan is lost once reported nothing of what its host has of lives before.
+TEST(Sim, WhatOnlyTheMemoryOfANewLifesHostHasStaysDone) {
+  SimOptions options;
+  options.seed = 1925;
   EXPECT_EQ(simulate(options).verdict, "");
 }
 

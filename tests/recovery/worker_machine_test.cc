@@ -93,6 +93,7 @@ class WorkerScript {
     wire::Logged logged;
     logged.set_run(7);
     logged.add_lives(3);
+    *logged.add_positions() = in_flight(1, 5, 0, 4, 16);
     return run([&](auto& effects) { machine_->looked(Epoch(epoch), {}, logged, now(), effects); });
   }
   std::string plan(std::uint64_t epoch, std::uint64_t life = 10, const std::string& worker = "w0") {
@@ -100,18 +101,19 @@ class WorkerScript {
     *e.mutable_plan() = plan_of(epoch, {{worker, life}, {"w1", 11}});
     return get(e);
   }
-  // The plan that the newest report names.
-  std::uint64_t reported_from() {
+  wire::Report newest_report() {
     std::vector<WorkerEffect> effects;
     now_ += 1000;
     machine_->on_tick(now(), effects);
     for (const WorkerEffect& effect : effects) {
       const auto* send = std::get_if<worker_effect::Send>(&effect);
-      if (send != nullptr && send->envelope.has_report()) return send->envelope.report().plan_epoch();
+      if (send != nullptr && send->envelope.has_report()) return send->envelope.report();
     }
     ADD_FAILURE() << "it does not report";
-    return 0;
+    return {};
   }
+  // The plan that it names.
+  std::uint64_t reported_from() { return newest_report().plan_epoch(); }
   // The plan of `epoch` as changes to that of `base`: w1 has another life.
   std::string plan_changes(std::uint64_t epoch, std::uint64_t base) {
     wire::Envelope e = from_tracker(10);
@@ -777,6 +779,22 @@ TEST(Worker, WhoWaitsForALostRankSaysForWhomAndSinceWhen) {
   (void)w.pass(9000);
   (void)w.welcome(1);
   EXPECT_EQ(w.pass(1000).find("elsewhere"), std::string::npos);
+}
+
+// The tracker knew it from the Join, and has forgotten it with its plan: once such a round was computed again, although
+// it had been completed, and this host held what nobody else had of it.
+TEST(Worker, WhoseFirstPlanIsLostReportsWhatItsHostHolds) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  (void)w.start();
+  (void)w.welcome_as_spare();
+  (void)w.called(3);
+  EXPECT_EQ(w.looked(3), "send Join w0, called in epoch 3\n");
+  EXPECT_NE(w.interrupt(5, true).find("send Report epoch 5"), std::string::npos);
+  const wire::Report report = w.newest_report();
+  EXPECT_EQ(report.logged().run(), 7u);
+  ASSERT_EQ(report.logged().positions_size(), 1);
+  EXPECT_EQ(report.logged().positions(0).rounds(), 5u);
+  EXPECT_EQ(report.logged().lives_size(), 0) << "of joins";
 }
 
 TEST(Worker, AJobThatCannotGoOnIsNoRollback) {
