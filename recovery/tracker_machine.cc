@@ -278,7 +278,10 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
     }
     return true;
   }
-  if (!rank_of(who) && !e.has_join()) return false;
+  if (!rank_of(who) && !e.has_join()) {
+    learn_newer_plan(who, e, now, effects);
+    return false;
+  }
   // That is no decision about the job. (A member's new life would have the settings of its last one.)
   if (e.has_join() && now >= begged_since_ + timeout_ms() &&
       (refuse_settings(who, e.join(), effects) || refuse_lost(who, e.join(), now, effects))) {

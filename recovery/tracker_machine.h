@@ -595,6 +595,8 @@ class TrackerMachine {
   [[nodiscard]] std::size_t members_asked() const;  // that the newest plan has
   void end_rebuilding(TimeMs now, Effects& effects);
   void rebuild(TimeMs now, Effects& effects);
+  // From a life that the plan does not know, while nothing may be decided.
+  void learn_newer_plan(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
   // As if the journal had held this plan, and what else is known. To be persisted.
   void take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now);
   void tick_running(TimeMs now, Effects& effects);

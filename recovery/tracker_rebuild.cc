@@ -170,6 +170,47 @@ void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known,
   acting_ = true;  // more than half have told it, or all have joined
 }
 
+// A member of a plan that an older copy of the journal does not hold would wait, without a word, for a tracker that
+// waits for it: what the journal lacks is taken from such members, and decided by those of the newest plan. (In mode
+// shrink a newer plan may have fewer members than the journal's, of whom one half may be with another tracker.)
+void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, TimeMs now, Effects& effects) {
+  if (!logged() || shrinks() || !planned() || retired_.contains(who)) return;
+  if (!e.has_known()) {
+    count(Transition::newer_plan_asked);
+    wire::Envelope ask = envelope_to(who);
+    ask.mutable_tell()->set_epoch(plan_.epoch());
+    effects.emplace_back(Send{who, std::move(ask)});
+    return;
+  }
+  if (!promises_us(e)) return count(Transition::out_of_turn);
+  const wire::Plan& plan = e.known().plan();
+  if (!credible(who, e.known()) || plan.epoch() <= plan_.epoch() || plan.run() != plan_.run() ||
+      plan.timeline() < plan_.timeline() || plan.members_size() != plan_.members_size()) {
+    // It has lost its place, and must not wait here for ever because it is answered.
+    count(Transition::newer_plan_refused);
+    return retire(who);
+  }
+  count(Transition::newer_plan_learned);
+  const std::uint64_t journal = plan_.epoch();
+  TrackerMachine newer(options_);
+  newer.transitions_ = std::move(transitions_);
+  newer.since_ = newer.next_log_ = now;
+  newer.term_ = term_;
+  newer.promises_ = std::move(promises_);
+  newer.promised_at_ = promised_at_;
+  for (const Incarnation life : retired_) newer.retire(life);
+  newer.take_over(plan, newest_of(plan, {&e.known()}), now);
+  newer.acting_ = false;
+  newer.begged_since_ = begged_since_;
+  *this = std::move(newer);
+  log(Severity::kWarning, "journal_older",
+      "the journal ends at the plan of epoch " + std::to_string(journal) + " of job " + options_.job + ", and " +
+          name(*rank_of(who)) + " is a member of that of epoch " + std::to_string(plan_.epoch()) +
+          ": it is an older copy; the tracker goes by the newer plan",
+      effects, {{"epoch", std::to_string(plan_.epoch())}});
+  ask_again(who, effects);
+}
+
 bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
   struct Run {
     std::set<std::string> domains;

@@ -98,6 +98,9 @@ namespace warren {
   X(rebuilt)                          \
   X(rebuilt_interrupted)              \
   X(rebuild_failed)                   \
+  X(newer_plan_asked)                 \
+  X(newer_plan_learned)               \
+  X(newer_plan_refused)               \
   X(commit_learned)                   \
   X(held_too_large)                   \
   X(planned_from_memory)              \

@@ -68,7 +68,7 @@ void TwinTracker::carry_out(std::optional<std::size_t> life, const std::vector<T
       continue;
     }
     const auto* send = std::get_if<tracker_effect::Send>(&effect);
-    if (send == nullptr || !send->envelope.has_heartbeat_reply()) {
+    if (send == nullptr || (!send->envelope.has_heartbeat_reply() && !send->envelope.has_tell())) {
       return world_.violated("I6", "a second tracker has decided something that few have promised to obey");
     }
     term_ = send->envelope.term();

@@ -234,6 +234,47 @@ TEST(TrackerRebuild, WhatCannotBeTrueIsNotTaken) {
   EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
 }
 
+// It has a record, so nobody was asked; and whom it did not know it did not answer.
+TEST(TrackerRebuild, AnOlderCopyLearnsThePlanOfMembersThatItDoesNotKnow) {
+  TrackerScript t(true, 2);
+  (void)t.join("w0", 10, 2, "a");
+  (void)t.join("w1", 11, 2, "b");
+  const std::string old = t.disk();
+  wire::JobRecord record;
+  ASSERT_TRUE(record.ParseFromString(old));
+  wire::Plan newest = record.plan();
+  newest.set_epoch(4);
+  newest.mutable_members(1)->set_incarnation(21);
+  for (wire::Member& m : *newest.mutable_members()) m.set_since(m.rank() == 1 ? 4 : 1), m.set_fresh(m.rank() == 1);
+  newest.set_committed(true);
+  newest.set_committed_version(3);
+  t.disk() = old;
+  t.restart(false);
+  EXPECT_EQ(t.beat(21, 4), "21 <- Tell 1\n");
+  const auto told = [&](std::uint64_t life, const wire::Plan& plan, std::uint64_t committed) {
+    wire::Envelope e = t.promised(life);
+    *e.mutable_known() = known(life, 4, &plan, committed).known();
+    return t.send(std::move(e));
+  };
+  wire::Plan other = newest;
+  other.set_run(99);
+  EXPECT_EQ(told(23, other, 3), "") << "of a job that began anew";
+  EXPECT_EQ(told(22, newest, 3), "") << "it is no member of it";
+  EXPECT_EQ(t.beat(22, 4), "") << "seed 300682: it waits for an answer, and ends without one";
+  EXPECT_EQ(told(21, newest, 4),
+            "log journal_older: the journal ends at the plan of epoch 1 of job j, and rank 1 (worker w1 on host b) is "
+            "a member of that of epoch 4: it is an older copy; the tracker goes by the newer plan\n"
+            "21 <- HeartbeatReply 0\n");
+  EXPECT_EQ(told(21, newest, 4), "21 <- HeartbeatReply 1\n") << "one of two";
+  wire::Envelope e = t.promised(10);
+  e.mutable_heartbeat()->set_epoch(4);
+  e.mutable_heartbeat()->set_beat(1);
+  EXPECT_EQ(t.send(std::move(e)), "21 <- HeartbeatReply 0\n10 <- HeartbeatReply 1\n");
+  EXPECT_EQ(t.load(10), "10 <- Loaded 4 of timeline 0\n");
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_EQ(t.beat(21, 4), "21 <- HeartbeatReply 1\n");
+}
+
 // The mirror served when the newest plan was made: a committed version fell.
 TEST(TrackerRebuild, ACommitThatTheNewestPlanHasTakenBackIsNone) {
   TrackerScript t(false, 2);
