@@ -241,7 +241,8 @@ class Cluster {
       plan.add(Fault::machine_taken);
     }
     if (!setting_.recipe && !setting_.large && options_.seed % 9 == 5) plan.add(Fault::link_silent);
-    if (!setting_.recipe && !setting_.large && options_.seed % 11 < 2 && plan.any()) plan.add(Fault::first_plan_lost);
+    if (!setting_.recipe && !setting_.large && (options_.seed % 11 == 1 || options_.seed % 11 == 2) && plan.any())
+      plan.add(Fault::first_plan_lost);
     if (shrinks() && plan.any()) {
       plan.add(Fault::stays_away);
       // Few calls fit between two of the usual deaths of a short job, and none of those is needed.
