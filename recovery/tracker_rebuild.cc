@@ -182,8 +182,10 @@ void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, 
     effects.emplace_back(Send{who, std::move(ask)});
     return;
   }
-  if (!promises_us(e)) return count(Transition::out_of_turn);
   const wire::Plan& plan = e.known().plan();
+  // A plan that is too long to be told is not learned.
+  const bool untold = !e.known().has_plan() && e.known().plan_epoch() > plan_.epoch();
+  if (!promises_us(e) || untold) return count(Transition::out_of_turn);
   if (!credible(who, e.known()) || plan.epoch() <= plan_.epoch() || plan.run() != plan_.run() ||
       plan.timeline() < plan_.timeline() || plan.members_size() != plan_.members_size()) {
     // It has lost its place, and must not wait here for ever because it is answered.
@@ -196,12 +198,14 @@ void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, 
   newer.transitions_ = std::move(transitions_);
   newer.since_ = newer.next_log_ = now;
   newer.term_ = term_;
-  newer.promises_ = std::move(promises_);
   newer.promised_at_ = promised_at_;
   for (const Incarnation life : retired_) newer.retire(life);
   newer.take_over(plan, newest_of(plan, {&e.known()}), now);
   newer.acting_ = false;
-  newer.begged_since_ = begged_since_;
+  // Lives that are over in the newer plan stand for nobody there; who joins promises again.
+  for (const auto& [worker, life] : promises_) {
+    if (newer.rank_of(life)) newer.promises_.emplace(worker, life);
+  }
   *this = std::move(newer);
   log(Severity::kWarning, "journal_older",
       "the journal ends at the plan of epoch " + std::to_string(journal) + " of job " + options_.job + ", and " +

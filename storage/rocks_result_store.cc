@@ -38,7 +38,8 @@ constexpr std::uint64_t kRecordOverheadBytes = kRecordKeyBytes + kRecordEntryByt
 
 constexpr char kIngestName[] = "ingest";
 // Room for what RocksDB writes when a database is opened and families are dropped, so that a full disk can be relieved.
-constexpr char kReserveName[] = "RESERVE";
+// Of each its own: a disk that stays full would leave nothing for the note, without which nothing may be dropped.
+constexpr char kReserveName[] = "RESERVE", kReserveOfNoteName[] = "RESERVE-note";
 constexpr off_t kReserveBytes = 1 << 20;
 
 // Who looks whether a life is over has its lock for a moment, and seems to be that life to others that look.
@@ -318,14 +319,16 @@ Status RocksResultStore::Impl::need_open() {
 
 // Again, once there is room.
 void RocksResultStore::Impl::keep_reserve() {
-  const std::string reserve = directory + "/" + kReserveName;
-  if (there(reserve)) return;
-  const int fd = ::open(reserve.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return;
-  const bool kept = ::posix_fallocate(fd, 0, kReserveBytes) == 0;
-  ::close(fd);
-  std::error_code error;
-  if (!kept) fs::remove(reserve, error);
+  for (const char* name : {kReserveOfNoteName, kReserveName}) {
+    const std::string reserve = directory + "/" + name;
+    if (there(reserve)) continue;
+    const int fd = ::open(reserve.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return;
+    const bool kept = ::posix_fallocate(fd, 0, kReserveBytes) == 0;
+    ::close(fd);
+    std::error_code error;
+    if (!kept) fs::remove(reserve, error);
+  }
 }
 
 Status RocksResultStore::Impl::failed(const rocksdb::Status& status, const std::string& what) {
@@ -711,7 +714,9 @@ Status RocksResultStore::note(const Note& note) {
   Status s = write_note(path, note);
   // What is dropped makes room, and may be only once the note is there.
   std::error_code error;
-  if (s.code() == Code::kExhausted && fs::remove(i.directory + "/" + kReserveName, error)) s = write_note(path, note);
+  if (s.code() == Code::kExhausted && fs::remove(i.directory + "/" + kReserveOfNoteName, error)) {
+    s = write_note(path, note);
+  }
   return s;
 }
 

@@ -6,8 +6,8 @@
 //     LIFE-note       its run, and what it was told of the job; replaced as a whole
 //     LIFE            text: "warren-results-4", then job, worker and process id a line
 //     ingest/         what put() has not finished
-//     RESERVE         a megabyte, given up when the disk is full so that a note can be written, and RocksDB opened and
-//                     relieved
+//     RESERVE         a megabyte, given up when the disk is full so that RocksDB can be opened and relieved
+//     RESERVE-note    likewise, so that a note can be written
 //     CURRENT, …      RocksDB's
 //   DATA_DIR/<job>%finished-life-<16 hex digits>/   a finished job's, under removal
 //   DATA_DIR/<job>%other-life-<16 hex digits>/      of another run of the job, put aside; people remove it

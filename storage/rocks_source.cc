@@ -173,7 +173,9 @@ RocksSource::Cursor RocksSource::cursor_at(const std::shared_ptr<Family>& family
     if (idle_.family == family) std::swap(cursor, idle_);
   }
   if (cursor.it) {
-    for (int steps = 0; steps < 2 && cursor.it->Valid() && cursor.it->key().compare(slice(start)) < 0; ++steps) {
+    for (int steps = 0;
+         steps < 2 && cursor.it->Valid() && cursor.it->key().compare(slice(start)) < 0 && !has_passed_table(cursor);
+         ++steps) {
       set_key(cursor.before, cursor.it->key());
       cursor.it->Next();
     }

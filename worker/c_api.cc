@@ -1207,9 +1207,11 @@ warren_code warren_on_complete(warren_handle* handle, warren_callback callback, 
 void warren_handle_free(warren_handle* handle) {
   if (handle == nullptr || forked(*handle->shared)) return;  // as warren_destroy
   // Also where another thread is inside a call: the buffers are in use until this one has finished. From a callback of
-  // the same job's, the call that it belongs to has finished, and no other may be waited for.
+  // the same job's, the call that it belongs to has finished, and no other may be waited for; nor may another job's
+  // callback, which may wait for this one.
   Session& session = *handle->shared->session;
-  if (!session.calls_back_here()) (void)guarded([&] { return session.wait(*handle->call); });
+  const bool called_back = Session::inside_callback() && handle->call->finished.load(std::memory_order_acquire);
+  if (!session.calls_back_here() && !called_back) (void)guarded([&] { return session.wait(*handle->call); });
   delete handle;
 }
 

@@ -1305,8 +1305,8 @@ void Engine::move_on(Call& call) {
       !stream->moves()) {
     return;
   }
-  call.moves = Call::Moves::kListed;
   moving_.push_back(&call);
+  call.moves = Call::Moves::kListed;
 }
 
 // The call is over for its group, and has finished when nothing of it moves any more.

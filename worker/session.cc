@@ -995,7 +995,10 @@ bool Session::move(std::unique_lock<std::mutex>& lock) {
   }
   Status status = moved.status();
   if (!status.ok()) {
-    status = status.because_of_this("cannot move the buffers of " + describe(*call));
+    try {
+      status = status.because_of_this("cannot move the buffers of " + describe(*call));
+    } catch (const std::bad_alloc&) {  // the engine is to have the call back
+    }
     end_life(status);
   }
   engine_.moved(*call, status);
@@ -1390,15 +1393,17 @@ Status Session::clear_way(std::unique_lock<std::mutex>& lock, GroupId group, con
 
 Status Session::drive_through(std::unique_lock<std::mutex>& lock, GroupId group, Call& call) {
   call.blocking = true;
+  bool submitted = false;
   try {
     if (Status status = engine_.submit(group, call); !status.ok()) return status;
+    submitted = true;
     drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
   } catch (...) {
     abandon_call(lock);
-    // What a GPU has under way for it comes to its end, and until then the engine has the call: in a list, or in
-    // another thread's hands.
+    // What a GPU has under way for it comes to its end, and so does what another thread prepares or delivers; until
+    // then the engine has the call. Its own thread takes what is left.
     end_moves(lock);
-    while (call.moves != Call::Moves::kNot) {
+    while (submitted && !call.finished.load(std::memory_order_relaxed)) {
       lock.unlock();
       std::this_thread::sleep_for(kShortestMovePause);
       lock.lock();
@@ -1510,13 +1515,18 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
   stay_out(lock);
   if (const Status given = give_state(lock); !given.ok()) return given;
   if (engine_.stopped()) return gone();
-  if (staging_ != nullptr) Staging::add(lies, std::move(after), batch_.on_gpu());
   call->fingerprint = fingerprint_of(call->spec, 0);
   if (trace_) {
     trace_->issued(*call);
     call->traced = true;
   }
-  batch_.add(group, shape, call);
+  try {
+    if (staging_ != nullptr) Staging::add(lies, std::move(after), batch_.on_gpu());
+    batch_.add(group, shape, call);
+  } catch (...) {  // one knows of it, the other perhaps not
+    abandon_call(lock);
+    throw;
+  }
   if (batch_.full(most_bytes)) send_batch(lock);
   return {};
 }

@@ -275,6 +275,37 @@ TEST(TrackerRebuild, AnOlderCopyLearnsThePlanOfMembersThatItDoesNotKnow) {
   EXPECT_EQ(t.beat(21, 4), "21 <- HeartbeatReply 1\n");
 }
 
+// Two of three have gone since, and one of these comes to it: it stands for nobody in the newer plan.
+TEST(TrackerRebuild, WhoHasPromisedAnOlderCopyAndIsOverDoesNotCount) {
+  TrackerScript t(true, 2);
+  for (std::uint64_t w : {0, 1, 2}) (void)t.join("w" + std::to_string(w), 10 + w, 3, "h" + std::to_string(w));
+  wire::JobRecord record;
+  ASSERT_TRUE(record.ParseFromString(t.disk()));
+  wire::Plan newest = record.plan();
+  newest.set_epoch(4);
+  for (wire::Member& m : *newest.mutable_members()) {
+    m.set_incarnation(m.rank() == 0 ? 10 : 20 + m.rank());
+    m.set_since(m.rank() == 0 ? 1 : 4), m.set_fresh(m.rank() != 0);
+  }
+  t.restart(false);
+  wire::Envelope zombie = t.promised(11);
+  zombie.mutable_heartbeat()->set_epoch(1);
+  zombie.mutable_heartbeat()->set_beat(1);
+  EXPECT_EQ(t.send(zombie), "11 <- HeartbeatReply 1\n");
+  const auto tells = [&] {
+    wire::Envelope e = t.promised(22);
+    *e.mutable_known() = known(22, 4, &newest).known();
+    return t.send(std::move(e));
+  };
+  EXPECT_NE(tells().find("log journal_older"), std::string::npos);
+  EXPECT_EQ(tells(), "22 <- HeartbeatReply 1\n") << "one of three";
+  EXPECT_EQ(t.send(zombie), "11 <- Tell 4\n") << "it is over";
+  wire::Envelope e = t.promised(21);
+  e.mutable_heartbeat()->set_epoch(4);
+  e.mutable_heartbeat()->set_beat(1);
+  EXPECT_EQ(t.send(std::move(e)), "22 <- HeartbeatReply 0\n21 <- HeartbeatReply 1\n");
+}
+
 // The mirror served when the newest plan was made: a committed version fell.
 TEST(TrackerRebuild, ACommitThatTheNewestPlanHasTakenBackIsNone) {
   TrackerScript t(false, 2);

@@ -578,6 +578,7 @@ class Launch {
     if (draining_ || kill_at_ms_ >= 0 || !running()) return;
     term_at_ms_ = now_ms() + options_.grace_ms;
     kill_at_ms_ = term_at_ms_ + options_.grace_ms;
+    ends_the_rest_ = true;
   }
 
   // When a worker is lost: with a spare in its place, which waits here or elsewhere, or with fewer workers.
@@ -726,6 +727,7 @@ class Launch {
     draining_ = true;
     if (told == 0) return;
     term_at_ms_ = now_ms() + within_ms + kDrainMarginMs;
+    if (std::exchange(ends_the_rest_, false)) kill_at_ms_ = -1;
     notice("workers_drain", std::to_string(told) + (told == 1 ? " worker is" : " workers are") + " told to leave " +
                                 (within_ms == 0 ? std::string("at once")
                                                 : "between two rounds, within " + std::to_string(within_ms) + " ms"));
@@ -774,6 +776,7 @@ class Launch {
   bool asked_to_end_ = false;  // by a signal
   bool interrupted_ = false;
   bool draining_ = false;
+  bool ends_the_rest_ = false;    // by kill_at_ms_
   std::int64_t term_at_ms_ = -1;  // workers that are to leave, and have not
   std::int64_t kill_at_ms_ = -1;
   std::int64_t abandon_at_ms_ = -1;  // output that nobody reads, when nothing runs any more

@@ -68,6 +68,15 @@ OtherLines::OtherLines() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 OtherLines::~OtherLines() {
   if (fd_ >= 0) close(fd_);
+  // What no launch has taken: it had not begun, or was over. As far as it goes without waiting: a pipe that is ready
+  // has room for so much.
+  std::string_view left = lines_;
+  pollfd ready{STDERR_FILENO, POLLOUT, 0};
+  while (!left.empty() && poll(&ready, 1, 0) == 1 && (ready.revents & POLLOUT) != 0) {
+    const ssize_t n = write(STDERR_FILENO, left.data(), std::min<std::size_t>(left.size(), PIPE_BUF));
+    if (n <= 0) break;
+    left.remove_prefix(static_cast<std::size_t>(n));
+  }
 }
 
 void OtherLines::add(const std::string& line) {

@@ -62,7 +62,7 @@ class OtherLines {
   static constexpr std::size_t kRoomBytes = std::size_t{256} << 10;
 
   OtherLines();
-  ~OtherLines();
+  ~OtherLines();  // what nobody has taken goes to standard error, as far as that takes it at once
   OtherLines(const OtherLines&) = delete;
   OtherLines& operator=(const OtherLines&) = delete;
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/sanitized.h"
 #include "tests/worker/device/fake_gpu.h"
 #include "worker/device/staging.h"
 #include "worker/fusion.h"
@@ -313,7 +314,8 @@ TEST_F(Batches, WaitForWorkOfAStreamWhoseHandleIsAnothersNow) {
     EXPECT_EQ(static_cast<const float*>(call.value()->spec.input)[0], 50.0f) << "the copy was there first";
   }
   for (void* stream : streams) ASSERT_EQ(fake_gpu().table.end_stream(0, stream), WARREN_DEVICE_OK);
-  if (streams.size() == 100) GTEST_SKIP() << "no stream had the handle of the one that was ended";
+  // AddressSanitizer keeps what was freed from being used again.
+  EXPECT_TRUE(streams.size() < 100 || kAddressSanitized) << "no stream had the handle of the one that was ended";
 }
 
 // A round that the log serves: nothing is packed.
