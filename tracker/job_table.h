@@ -123,12 +123,12 @@ class JobTable {
   Options options_;
   Jobs jobs_;
   std::uint64_t last_serial_ = 0;
-  std::map<std::string, Status, std::less<>> unreadable_;        // jobs whose records cannot be read
-  std::set<std::pair<TimeMs, std::string_view>> deadlines_;      // names live in jobs_
-  std::map<std::string, std::string, std::less<>> worker_keys_;  // derived ones, by job; bounded
+  std::map<std::string, Status, std::less<>> unreadable_;            // jobs whose records cannot be read
+  std::set<std::pair<TimeMs, std::string_view>> deadlines_;          // names live in jobs_
+  std::map<std::string, std::string, std::less<>> worker_keys_;      // derived ones, by job; bounded
   std::set<std::pair<std::string, Incarnation>> forgotten_lives_;    // of jobs, forgotten while they spoke; bounded
   std::deque<std::pair<std::string, Incarnation>> forgotten_order_;  // the oldest first
-  std::vector<TrackerEffect> effects_;       // of the call under way
+  std::vector<TrackerEffect> effects_;                               // of the call under way
   LogLimit bad_message_log_{10, 10'000}, wrong_secret_log_{10, 10'000};
   LogLimit failed_handshake_log_{3, 60'000};  // anybody may cause them, and a worker tries again each second
   TableCounts counts_;
