@@ -566,8 +566,10 @@ TEST_F(SessionTest, ACallThatComesWhileABatchIsClosedComesAfterIt) {
   start("async", [&](Session& session) {
     std::vector<std::uint64_t> values(4);
     EXPECT_TRUE(session.begin_fusion(kWorldGroup).ok());
+    std::vector<std::shared_ptr<Call>> calls;
     for (std::uint64_t& value : values) {
-      EXPECT_TRUE(session.fuse(kWorldGroup, {0, 1}, sum_of({&value, 1}), 1 << 20).ok());
+      calls.push_back(sum_of({&value, 1}));
+      EXPECT_TRUE(session.fuse(kWorldGroup, {0, 1}, calls.back(), 1 << 20).ok());
     }
     const std::function<void()> close_slowly = [&] {
       closes.set_value();
@@ -583,6 +585,7 @@ TEST_F(SessionTest, ACallThatComesWhileABatchIsClosedComesAfterIt) {
     EXPECT_TRUE(session.run(kWorldGroup, *next).ok());
     EXPECT_EQ(next->round.sequence, Sequence(1));
     other.join();
+    for (const auto& call : calls) EXPECT_TRUE(session.wait(*call).ok());
     session.end_fusion();
   });
   for (int i = 0; i < 3; i++) (void)tracker_.receive(wire::Envelope::kHeartbeat);
