@@ -9,6 +9,7 @@
 #include <iterator>
 #include <string>
 
+#include "cuda/driver.h"
 #include "cuda/kernels.h"
 #include "cuda/nccl.h"
 #include "cuda/request.h"
@@ -29,71 +30,6 @@ warren_device_code answer(cudaError_t error, const char* what) {
   (void)cudaGetLastError();  // it is said here, and must not show up in a call of the program's
   return failed(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")",
                 error == cudaErrorMemoryAllocation ? WARREN_DEVICE_NO_MEMORY : WARREN_DEVICE_FAILED);
-}
-
-// Of the driver's own interface, which the runtime finds: nothing here links it.
-template <class Function>
-cudaError_t find(Function*& function, const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
-  if (error != cudaSuccess) return error;
-  function = reinterpret_cast<Function*>(found);
-  return result == cudaDriverEntryPointSuccess && found != nullptr ? cudaSuccess : cudaErrorSymbolNotFound;
-}
-
-struct Driver {
-  decltype(&cuGetErrorName) error_name = nullptr;
-  decltype(&cuCtxGetCurrent) current = nullptr;
-  decltype(&cuCtxSetCurrent) make_current = nullptr;
-  decltype(&cuDevicePrimaryCtxGetState) state = nullptr;
-  decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
-  decltype(&cuDevicePrimaryCtxRelease) let_go = nullptr;
-  decltype(&cuPointerGetAttributes) about = nullptr;
-  decltype(&cuThreadExchangeStreamCaptureMode) exchange_capture_mode = nullptr;
-  decltype(&cuDeviceGetCount) count = nullptr;
-  decltype(&cuDeviceGetAttribute) attribute = nullptr;
-  decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
-  decltype(&cuMemCreate) create = nullptr;
-  decltype(&cuMemRelease) release = nullptr;
-  decltype(&cuMemExportToShareableHandle) give = nullptr;
-  decltype(&cuMemImportFromShareableHandle) take = nullptr;
-  decltype(&cuMemAddressReserve) reserve = nullptr;
-  decltype(&cuMemAddressFree) free = nullptr;
-  decltype(&cuMemMap) map = nullptr;
-  decltype(&cuMemUnmap) unmap = nullptr;
-  decltype(&cuMemSetAccess) set_access = nullptr;
-  cudaError_t found = cudaSuccess;
-
-  Driver() {
-    const auto need = [this](auto& function, const char* name) {
-      if (found == cudaSuccess) found = find(function, name);
-    };
-    need(error_name, "cuGetErrorName");
-    need(current, "cuCtxGetCurrent");
-    need(make_current, "cuCtxSetCurrent");
-    need(state, "cuDevicePrimaryCtxGetState");
-    need(retain, "cuDevicePrimaryCtxRetain");
-    need(let_go, "cuDevicePrimaryCtxRelease");
-    need(about, "cuPointerGetAttributes");
-    need(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
-    need(count, "cuDeviceGetCount");
-    need(attribute, "cuDeviceGetAttribute");
-    need(granularity, "cuMemGetAllocationGranularity");
-    need(create, "cuMemCreate");
-    need(release, "cuMemRelease");
-    need(give, "cuMemExportToShareableHandle");
-    need(take, "cuMemImportFromShareableHandle");
-    need(reserve, "cuMemAddressReserve");
-    need(free, "cuMemAddressFree");
-    need(map, "cuMemMap");
-    need(unmap, "cuMemUnmap");
-    need(set_access, "cuMemSetAccess");
-  }
-};
-const Driver& driver() {
-  static const Driver functions;
-  return functions;
 }
 
 warren_device_code answer(CUresult error, const char* what) {

@@ -47,13 +47,18 @@ namespace {
 // The calling thread's; null: it has none. Nothing that a thread destroys when it ends: destructors of what is static,
 // and of what the thread made before, run later, and their calls may fail too. What those leave stays.
 thread_local std::string* last_error = nullptr;
-std::string& error_text() {
-  if (last_error != nullptr) return *last_error;
+void free_at_end_of_thread() {
   struct Owner {
     ~Owner() { delete std::exchange(last_error, nullptr); }
   };
   thread_local const Owner owner;
-  return *(last_error = new std::string());
+}
+std::string& error_text() {
+  if (last_error == nullptr) {
+    free_at_end_of_thread();
+    last_error = new std::string();
+  }
+  return *last_error;
 }
 
 // FNV-1a.
