@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "storage/secret.h"
+#include "tests/full_pipe.h"
 
 namespace warren {
 namespace {
@@ -40,16 +41,6 @@ using testing::StartsWith;
 std::string whole_file(const std::filesystem::path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Writes to a pipe until it takes no more, and leaves its flags as they were: others share them.
-void fill(int fd) {
-  const int flags = fcntl(fd, F_GETFL);
-  EXPECT_EQ(fcntl(fd, F_SETFL, flags | O_NONBLOCK), 0);
-  const std::array<char, 4096> bytes{};
-  while (write(fd, bytes.data(), bytes.size()) > 0) {
-  }
-  EXPECT_EQ(fcntl(fd, F_SETFL, flags), 0);
 }
 
 // What each thread of a process and of its descendants waits for, a line each.

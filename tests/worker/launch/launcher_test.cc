@@ -25,6 +25,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/full_pipe.h"
 #include "worker/launch/output.h"
 #include "worker/launch/settings.h"
 
@@ -557,16 +558,6 @@ TEST(Launch, AProgramThatIsNotThereIsSaid) {
   EXPECT_EQ(f.code.status().code(), Code::kUnavailable);
   EXPECT_THAT(f.code.status().describe(), HasSubstr("cannot start '/no/such/program': No such file"));
   EXPECT_FALSE(run({}).code.ok());
-}
-
-// Writes to a pipe until it takes no more.
-void fill(int fd) {
-  const int flags = fcntl(fd, F_GETFL);
-  EXPECT_EQ(fcntl(fd, F_SETFL, flags | O_NONBLOCK), 0);
-  const std::array<char, 4096> bytes{};
-  while (write(fd, bytes.data(), bytes.size()) > 0) {
-  }
-  EXPECT_EQ(fcntl(fd, F_SETFL, flags), 0);
 }
 
 // A launcher in a process of its own, so that it can be signalled and killed.
