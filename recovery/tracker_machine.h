@@ -705,6 +705,7 @@ class TrackerMachine {
   Term term_{1};
   std::map<std::string, Incarnation> promises_;  // workers that obey it, by the life that said so last
   TimeMs promised_at_;                           // by any of these
+  std::set<Incarnation> asked_in_vain_;          // for a plan newer than the journal's
   // Likewise those that want a world of this size.
   std::map<std::string, Incarnation> resizers_;
   std::uint32_t resizers_size_ = 0;

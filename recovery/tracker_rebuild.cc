@@ -176,6 +176,7 @@ void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known,
 void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, TimeMs now, Effects& effects) {
   if (!logged() || shrinks() || !planned() || retired_.contains(who)) return;
   if (!e.has_known()) {
+    if (asked_in_vain_.contains(who)) return;
     count(Transition::newer_plan_asked);
     wire::Envelope ask = envelope_to(who);
     ask.mutable_tell()->set_epoch(plan_.epoch());
@@ -188,9 +189,11 @@ void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, 
   if (!promises_us(e) || untold) return count(Transition::out_of_turn);
   if (!credible(who, e.known()) || plan.epoch() <= plan_.epoch() || plan.run() != plan_.run() ||
       plan.timeline() < plan_.timeline() || plan.members_size() != plan_.members_size()) {
-    // It has lost its place, and must not wait here for ever because it is answered.
+    // It may have lost its place, and must not wait here for ever because it is answered; or its first plan was lost on
+    // the way to it, and others have it.
     count(Transition::newer_plan_refused);
-    return retire(who);
+    if (asked_in_vain_.size() < kMaxStrangers) asked_in_vain_.insert(who);
+    return;
   }
   count(Transition::newer_plan_learned);
   const std::uint64_t journal = plan_.epoch();

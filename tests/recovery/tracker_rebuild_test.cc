@@ -261,6 +261,10 @@ TEST(TrackerRebuild, AnOlderCopyLearnsThePlanOfMembersThatItDoesNotKnow) {
   EXPECT_EQ(told(23, other, 3), "") << "of a job that began anew";
   EXPECT_EQ(told(22, newest, 3), "") << "it is no member of it";
   EXPECT_EQ(t.beat(22, 4), "") << "seed 300682: it waits for an answer, and ends without one";
+  // Seed 618035657: its first plan was lost on the way to it.
+  wire::Envelope lost = t.promised(21);
+  lost.mutable_known()->set_epoch(4);
+  EXPECT_EQ(t.send(std::move(lost)), "");
   EXPECT_EQ(told(21, newest, 4),
             "log journal_older: the journal ends at the plan of epoch 1 of job j, and rank 1 (worker w1 on host b) is "
             "a member of that of epoch 4: it is an older copy; the tracker goes by the newer plan\n"
