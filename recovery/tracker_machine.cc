@@ -117,6 +117,7 @@ Result<TrackerMachine> TrackerMachine::make(Options options, std::string_view pe
   }
   machine.term_ = Term(record.term()).next();
   machine.restore(record, now);
+  machine.may_be_older_ = true;
   return machine;
 }
 
@@ -199,6 +200,12 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   // Not before its term was looked at: it heeds no word of a lower one, and would ask for ever.
   if (fenced) return refuse_stale(who, effects);
   if (is_stranger(who, e)) return on_stranger(who, e, now, effects);
+  if (may_know_newer_plan(who, e)) return learn_newer_plan(who, e, now, effects);
+  // Seed 45035: the plan that answers this report may have come to it from the tracker before, and lie unread.
+  if (may_be_older_ && e.has_report() && !promises_us(e)) {
+    count(Transition::promise_asked);
+    return ask_again(who, effects);
+  }
   // It has left: what it said before is over.
   if (servers_.contains(who) && !(e.has_leave() && !e.leave().finalize())) {
     return count(Transition::server_out_of_turn);
@@ -261,6 +268,8 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
   if (ours && has_majority(now)) {
     count(Transition::promised);
     acting_ = true;
+    // Before any of it is told.
+    if (std::exchange(journal_is_older_, false)) persist(effects);
     // Nothing was looked at meanwhile. (Who wants another world size has waited for the members.)
     if (now < promised_at_ + timeout_ms()) {
       for (Member& m : members_) m.heard = std::max(m.heard, now);
@@ -279,7 +288,7 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
     return true;
   }
   if (!rank_of(who) && !e.has_join()) {
-    learn_newer_plan(who, e, now, effects);
+    if (!asked_in_vain_.contains(who)) learn_newer_plan(who, e, now, effects);
     return false;
   }
   // That is no decision about the job. (A member's new life would have the settings of its last one.)
@@ -724,7 +733,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
 void TrackerMachine::take_held(Waiting& w, const wire::Join& join, Effects& effects) {
   if (!join.has_held() || !logged() || (planned() && join.held().run() != plan_.run())) return;
   w.held = join.held();
-  if (planned()) w.held->mutable_known()->clear_plan();
+  if (planned() && !(may_be_older_ && is_newer(w.held->known()))) w.held->mutable_known()->clear_plan();
   if (join_bytes_ + w.held->ByteSizeLong() > kJoinRoomBytes) {
     count(Transition::held_too_large);
     log(Severity::kWarning, "disk_report_dropped",

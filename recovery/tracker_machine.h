@@ -596,6 +596,11 @@ class TrackerMachine {
   void end_rebuilding(TimeMs now, Effects& effects);
   void rebuild(TimeMs now, Effects& effects);
   // From a life that the plan does not know, while nothing may be decided.
+  [[nodiscard]] bool may_learn() const;
+  [[nodiscard]] bool is_newer(const wire::Known& known) const;
+  [[nodiscard]] bool learn_from_disks(TimeMs now, Effects& effects);
+  void learn(const wire::Known& known, const std::string& from, TimeMs now, Effects& effects);
+  [[nodiscard]] bool may_know_newer_plan(Incarnation who, const wire::Envelope& envelope) const;
   void learn_newer_plan(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
   // As if the journal had held this plan, and what else is known. To be persisted.
   void take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now);
@@ -706,6 +711,9 @@ class TrackerMachine {
   std::map<std::string, Incarnation> promises_;  // workers that obey it, by the life that said so last
   TimeMs promised_at_;                           // by any of these
   std::set<Incarnation> asked_in_vain_;          // for a plan newer than the journal's
+  bool journal_is_older_ = false;                // than what such a life has told
+  std::optional<TimeMs> asked_for_newer_;        // the last time
+  bool may_be_older_ = false;                    // it was read, and no plan made since
   // Likewise those that want a world of this size.
   std::map<std::string, Incarnation> resizers_;
   std::uint32_t resizers_size_ = 0;

@@ -51,11 +51,32 @@ wire::Known newest_of(const wire::Plan& plan, const std::vector<const wire::Know
   return newest;
 }
 
+// Of the plan that a life has, as it says with this; 0: it does not say. An interrupt's may be a later one.
+std::uint64_t plan_said(const wire::Envelope& e) {
+  switch (e.body_case()) {
+    case wire::Envelope::kHeartbeat: return e.heartbeat().epoch();
+    case wire::Envelope::kLinkBroken: return e.link_broken().epoch();
+    case wire::Envelope::kRoundFailed: return e.round_failed().epoch();
+    case wire::Envelope::kReport: return e.report().plan_epoch();
+    case wire::Envelope::kVote: return e.vote().epoch();
+    case wire::Envelope::kLogGap: return e.log_gap().epoch();
+    case wire::Envelope::kLeave: return e.leave().epoch();
+    default: return 0;
+  }
+}
+
+// As a member, or as who has left and serves.
+const wire::Member* find_in(const wire::Plan& plan, Incarnation who) {
+  for (const auto* all : {&plan.members(), &plan.servers()}) {
+    const auto m = std::ranges::find(*all, who.value, &wire::Member::incarnation);
+    if (m != all->end()) return &*m;
+  }
+  return nullptr;
+}
+
 bool credible(Incarnation who, const wire::Known& known) {
   if (known.epoch() >= kNoEpochYet) return false;
-  const auto& members = known.plan().members();
-  return !known.has_plan() ||
-         std::any_of(members.begin(), members.end(), [&](const auto& m) { return m.incarnation() == who.value; });
+  return !known.has_plan() || find_in(known.plan(), who) != nullptr;
 }
 }  // namespace
 
@@ -170,32 +191,81 @@ void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known,
   acting_ = true;  // more than half have told it, or all have joined
 }
 
+// (In mode shrink a newer plan may have fewer members than the journal's, of whom one half may be with another
+// tracker.)
+bool TrackerMachine::may_learn() const {
+  return logged() && !shrinks() && planned() && !lost();
+}
+
+bool TrackerMachine::is_newer(const wire::Known& known) const {
+  if (known.epoch() >= kNoEpochYet) return false;
+  if (known.has_plan() && known.plan().epoch() > plan_.epoch()) {
+    const wire::Plan& plan = known.plan();
+    return plan.run() == plan_.run() && plan.timeline() >= plan_.timeline() &&
+           plan.members_size() == plan_.members_size();
+  }
+  return known.plan_epoch() == plan_.epoch() && known.committed() && known.committed_timeline() <= timeline_.value &&
+         (!committed_ || commit_order(known) > std::pair(committed_timeline_.value, committed_->value));
+}
+
+// Also once most of the older plan's workers are there, in lives that know as little as the journal.
+bool TrackerMachine::may_know_newer_plan(Incarnation who, const wire::Envelope& e) const {
+  return may_be_older_ && may_learn() && !asked_in_vain_.contains(who) &&
+         (e.has_known() || plan_said(e) > plan_.epoch());
+}
+
 // A member of a plan that an older copy of the journal does not hold would wait, without a word, for a tracker that
-// waits for it: what the journal lacks is taken from such members, and decided by those of the newest plan. (In mode
-// shrink a newer plan may have fewer members than the journal's, of whom one half may be with another tracker.)
+// waits for it: what the journal lacks is taken from such members, and decided by those of the newest plan.
 void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, TimeMs now, Effects& effects) {
-  if (!logged() || shrinks() || !planned() || retired_.contains(who)) return;
+  if (!may_learn() || retired_.contains(who)) return;
   if (!e.has_known()) {
-    if (asked_in_vain_.contains(who)) return;
     count(Transition::newer_plan_asked);
+    asked_for_newer_ = now;
     wire::Envelope ask = envelope_to(who);
     ask.mutable_tell()->set_epoch(plan_.epoch());
     effects.emplace_back(Send{who, std::move(ask)});
     return;
   }
-  const wire::Plan& plan = e.known().plan();
-  // A plan that is too long to be told is not learned.
-  const bool untold = !e.known().has_plan() && e.known().plan_epoch() > plan_.epoch();
-  if (!promises_us(e) || untold) return count(Transition::out_of_turn);
-  if (!credible(who, e.known()) || plan.epoch() <= plan_.epoch() || plan.run() != plan_.run() ||
-      plan.timeline() < plan_.timeline() || plan.members_size() != plan_.members_size()) {
+  if (!promises_us(e)) return count(Transition::out_of_turn);
+  if (!credible(who, e.known()) || !is_newer(e.known())) {
     // It may have lost its place, and must not wait here for ever because it is answered; or its first plan was lost on
-    // the way to it, and others have it.
+    // the way to it, and others have it; or its plan is too long to be told.
     count(Transition::newer_plan_refused);
     if (asked_in_vain_.size() < kMaxStrangers) asked_in_vain_.insert(who);
     return;
   }
   count(Transition::newer_plan_learned);
+  const wire::Member* m = find_in(e.known().plan(), who);
+  learn(e.known(), worker_on_host(m->worker_id(), m->host_id()), now, effects);
+  ask_again(who, effects);
+}
+
+// No life may be left that knows it. A plan that a disk knows lacks its frontier: if a member lives, that tells it
+// whole.
+bool TrackerMachine::learn_from_disks(TimeMs now, Effects& effects) {
+  const Waiting* newest = nullptr;
+  for (const auto& [worker, w] : waiting_) {
+    if (!w.held || w.held->run() != plan_.run() || !is_newer(w.held->known())) continue;
+    const auto order = [](const Waiting& of) {
+      return std::pair(of.held->known().plan_epoch(), commit_order(of.held->known()));
+    };
+    if (newest == nullptr || order(*newest) < order(w)) newest = &w;
+  }
+  if (newest == nullptr) return false;
+  wire::Known known = newest->held->known();
+  if (known.plan_epoch() == plan_.epoch()) *known.mutable_plan() = plan_;
+  const bool survived = std::ranges::any_of(known.plan().members(), [this](const wire::Member& m) {
+    const auto waiting = waiting_.find(m.worker_id());
+    return waiting != waiting_.end() && waiting->second.report &&
+           waiting->second.member.incarnation() == m.incarnation();
+  });
+  if (survived) return false;
+  count(Transition::newer_plan_on_disk);
+  learn(known, "the disk of host " + newest->member.host_id(), now, effects);
+  return true;
+}
+
+void TrackerMachine::learn(const wire::Known& known, const std::string& from, TimeMs now, Effects& effects) {
   const std::uint64_t journal = plan_.epoch();
   TrackerMachine newer(options_);
   newer.transitions_ = std::move(transitions_);
@@ -203,19 +273,19 @@ void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, 
   newer.term_ = term_;
   newer.promised_at_ = promised_at_;
   for (const Incarnation life : retired_) newer.retire(life);
-  newer.take_over(plan, newest_of(plan, {&e.known()}), now);
+  newer.take_over(known.plan(), newest_of(known.plan(), {&known}), now);
   newer.acting_ = false;
+  newer.journal_is_older_ = newer.may_be_older_ = true;
   // Lives that are over in the newer plan stand for nobody there; who joins promises again.
   for (const auto& [worker, life] : promises_) {
     if (newer.rank_of(life)) newer.promises_.emplace(worker, life);
   }
   *this = std::move(newer);
   log(Severity::kWarning, "journal_older",
-      "the journal ends at the plan of epoch " + std::to_string(journal) + " of job " + options_.job + ", and " +
-          name(*rank_of(who)) + " is a member of that of epoch " + std::to_string(plan_.epoch()) +
-          ": it is an older copy; the tracker goes by the newer plan",
+      "the journal ends at the plan of epoch " + std::to_string(journal) + " of job " + options_.job + ", and " + from +
+          " knows that of epoch " + std::to_string(plan_.epoch()) + " and " + program_version() +
+          ": it is an older copy; the tracker goes by what is newer",
       effects, {{"epoch", std::to_string(plan_.epoch())}});
-  ask_again(who, effects);
 }
 
 bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {

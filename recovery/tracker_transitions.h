@@ -100,6 +100,7 @@ namespace warren {
   X(rebuild_failed)                   \
   X(newer_plan_asked)                 \
   X(newer_plan_learned)               \
+  X(newer_plan_on_disk)               \
   X(newer_plan_refused)               \
   X(commit_learned)                   \
   X(held_too_large)                   \

@@ -327,7 +327,7 @@ void WorkerMachine::send_leave(bool finalize, const std::string& reason, std::ve
 void WorkerMachine::send_serves(std::uint64_t left_ms, std::vector<WorkerEffect>& effects) {
   wire::Envelope e = envelope();
   wire::Leave& l = *e.mutable_leave();
-  l.set_epoch(std::max(served_, Epoch(plan_.epoch())).value);
+  l.set_epoch(std::max(served_.epoch(), plan_.epoch()));
   l.set_reason(drain_->reason);
   l.set_preempted(true);
   l.set_serves_ms(left_ms);
@@ -541,19 +541,20 @@ bool WorkerMachine::knows_newer_commit() const {
 
 void WorkerMachine::on_tell(const wire::Tell& tell, std::vector<WorkerEffect>& effects) {
   const bool stopped = state_ == State::kStopping || state_ == State::kSuspended;
-  if (fenced_ || (!stopped && state_ != State::kMember && state_ != State::kLeaving)) {
+  if (fenced_ || (!stopped && state_ != State::kMember && state_ != State::kServing && state_ != State::kLeaving)) {
     return count(Transition::kOutOfTurn);
   }
   count(Transition::kTold);
   wire::Envelope e = envelope();
   wire::Known& known = *e.mutable_known();
-  known.set_epoch(stopped ? stop_epoch_.value : plan_.epoch());
-  known.set_plan_epoch(plan_.epoch());
+  const wire::Plan& plan = served_.epoch() > plan_.epoch() ? served_ : plan_;
+  known.set_epoch(stopped ? stop_epoch_.value : plan.epoch());
+  known.set_plan_epoch(plan.epoch());
   known.set_committed(committed_.value != 0);
   known.set_committed_version(committed_.value);
   known.set_committed_timeline(committed_timeline_.value);
   known.mutable_setups()->Add(setups_.begin(), setups_.end());
-  if (plan_.epoch() > tell.epoch()) *known.mutable_plan() = plan_;
+  if (plan.epoch() > tell.epoch()) *known.mutable_plan() = plan;
   // A plan of thousands of ranks is longer than what a worker may send: such a job needs its tracker's journal.
   if (e.ByteSizeLong() > kMaxWorkerMessageBytes) known.clear_plan();
   effects.emplace_back(Send{std::move(e)});
@@ -1118,11 +1119,11 @@ void WorkerMachine::on_served_plan(const wire::Plan& plan, TimeMs now, std::vect
   const auto named = std::ranges::find_if(
       plan.servers(), [&](const wire::Member& m) { return m.incarnation() == options_.self.value; });
   // What the first one calls done is all that may be served: without it nothing is.
-  const bool next = named != plan.servers().end() && plan.base_epoch() == 0 && Epoch(plan.epoch()) > served_ &&
-                    (served_ != Epoch() || named->since() == plan.epoch());
+  const bool next = named != plan.servers().end() && plan.base_epoch() == 0 && plan.epoch() > served_.epoch() &&
+                    (served_.epoch() != 0 || named->since() == plan.epoch());
   if (!next) return count(Transition::kServesPlanStale);
   count(Transition::kServesPlan);
-  served_ = Epoch(plan.epoch());
+  served_ = plan;
   effects.emplace_back(worker_effect::Serve{plan});
   // Another plan names it only once the tracker knows that it has this one.
   send_serves(static_cast<std::uint64_t>(std::max<std::int64_t>(1, drain_->by - now)), effects);

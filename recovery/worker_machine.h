@@ -306,7 +306,7 @@ class WorkerMachine {
   bool preempted_ = false;           // not only the tracker has asked for it
   bool serves_ = false;              // it may serve until then
   bool leaves_to_serve_ = false;     // once its data path has stopped
-  Epoch served_;                     // the newest plan that names it as one that serves; 0: none
+  wire::Plan served_;                // the newest that names it as one that serves; epoch 0: none
   bool finalizing_ = false;          // the program has called finalize
   bool loading_ = false;             // Load is not answered
   wire::Vote vote_;                  // not committed yet; version 0: none

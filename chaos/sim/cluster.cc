@@ -243,6 +243,10 @@ class Cluster {
     if (!setting_.recipe && !setting_.large && options_.seed % 9 == 5) plan.add(Fault::link_silent);
     if (!setting_.recipe && !setting_.large && (options_.seed % 11 == 1 || options_.seed % 11 == 2) && plan.any())
       plan.add(Fault::first_plan_lost);
+    if (!setting_.recipe && !setting_.large && (options_.seed % 13 == 3 || options_.seed % 13 == 6) && plan.any() &&
+        setting_.job.replicas() > 0 && !shrinks()) {
+      plan.add(Fault::older_journal);
+    }
     if (shrinks() && plan.any()) {
       plan.add(Fault::stays_away);
       // Few calls fit between two of the usual deaths of a short job, and none of those is needed.
@@ -292,6 +296,8 @@ class Cluster {
   void crash_tracker(bool with_journal, Micros most_us);
   void tracker_died();
   void lose_record();
+  void restore_journal();
+  void watch_older(const wire::JobRecord& record);
   [[nodiscard]] std::uint64_t newest_plan() const;
   [[nodiscard]] bool members_can_tell() const;
   [[nodiscard]] std::uint64_t message_faults() const;
@@ -346,6 +352,8 @@ class Cluster {
   std::uint64_t new_hosts_ = 0;
   std::map<std::string, std::string> taken_;  // machines that are being taken away, with their domains
   bool journal_lost_ = false;
+  wire::JobRecord older_;                                      // of the copy that was put in the journal's place last
+  std::uint64_t older_message_faults_ = 0, older_newest_ = 0;  // when it was; the plan that it had before
   // The journal was lost and members live; from then until the tracker has made it up again.
   struct Rebuilding {
     std::uint64_t message_faults = 0;  // when it was lost
@@ -717,6 +725,7 @@ void Cluster::lose_cluster(bool gently, bool with_disks) {
   tracker_.crash();
   if (with_disks || (!gently && tracker_.has_journal() && world_.strikes(Fault::disks_loss))) lose_disks();
   if (!gently && world_.strikes(Fault::journal_loss)) lose_journal();
+  if (!gently && world_.rate(Fault::older_journal) > 0 && world_.random.chance(0.5)) restore_journal();
   world_.after(world_.random.between(1000, 2000 * timeout_ms()), [this] { tracker_.start(); });
 }
 
@@ -775,6 +784,74 @@ void Cluster::crash_tracker(bool with_journal, Micros most_us) {
   world_.after(world_.random.between(1000, most_us), [this] { tracker_.start(); });
 }
 
+// The tracker is down, and an older copy of its disk is put in its place: of the same timeline, as another one must not
+// be used (decision 0006).
+void Cluster::restore_journal() {
+  if (rebuilding_ || journal_lost_ || witness_ || judge_.has_older_journal() || !tracker_.may_resume()) return;
+  wire::JobRecord newest;
+  WARREN_CHECK(newest.ParseFromString(*tracker_.durable()), "the tracker stores records");
+  std::vector<std::size_t> copies;
+  for (std::size_t i = 0; i < tracker_.records().size(); ++i) {
+    wire::JobRecord r;
+    WARREN_CHECK(r.ParseFromString(tracker_.records()[i]), "the tracker stores records");
+    const bool goes_on = !r.has_interrupt() || r.interrupt().resume();
+    if (r.has_plan() && !r.finished() && goes_on && r.plan().run() == newest.plan().run() &&
+        r.timeline() == newest.timeline() && tracker_.records()[i] != *tracker_.durable()) {
+      copies.push_back(i);
+    }
+  }
+  if (copies.empty()) return;
+  world_.count(Fault::older_journal);
+  const std::size_t copy = copies[world_.random.below(copies.size())];
+  wire::JobRecord record;
+  WARREN_CHECK(record.ParseFromString(tracker_.records()[copy]), "the tracker stores records");
+  if (world_.keeps_transcript()) {
+    world_.tell("the tracker's disk is an older copy, of epoch " + std::to_string(record.epoch()) + ", version " +
+                std::to_string(record.committed_version()));
+  }
+  tracker_.restore(copy);
+  control_.forget();
+  older_ = record;
+  older_message_faults_ = message_faults();
+  older_newest_ = std::max(older_newest_, judge_.plan().epoch());
+  watch_older(record);
+}
+
+// Those who have heard of what an older journal does not hold may be gone. Of a newer commit: they may have dropped
+// what came before.
+void Cluster::watch_older(const wire::JobRecord& record) {
+  const Epoch newest(record.plan().epoch());
+  // It has learned it: another than what it makes, of which nobody has heard yet.
+  const bool knows = judge_.was_announced(record.plan());
+  if (knows && newest.value > older_.plan().epoch()) *older_.mutable_plan() = record.plan();
+  Epoch told(older_.plan().epoch());
+  for (const auto& life : lives_) {
+    if (!life->alive()) continue;
+    // Of a life that has not come to it, or is answered late, a tracker knows nothing when it makes a plan.
+    const bool tells = life->epoch() == life->told_epoch() && tracker_.has_heard(life->self()) &&
+                       older_message_faults_ == message_faults();
+    told = std::max(told, knows || tells ? life->told_epoch() : std::min(life->told_epoch(), Epoch(newest.value - 1)));
+  }
+  judge_.journal_older(older_.plan(), told);
+  if (newest.value > older_.plan().epoch()) *older_.mutable_plan() = record.plan();
+  const Version committed = record.committed() ? Version(record.committed_version()) : Version();
+  const bool knows_all = !judge_.committed() || committed >= *judge_.committed();
+  // Disks may know what nobody who lives does.
+  const bool newest_there = !knows || newest.value >= older_newest_;
+  if (knows_all && newest_there && record.epoch() >= told.value && newest.value >= judge_.plan().epoch()) {
+    older_newest_ = 0;
+    return judge_.journal_caught_up();
+  }
+  if (knows_all) return judge_.awaits_witness(false);
+  const bool known = std::ranges::any_of(judge_.plan().members(), [&](const wire::Member& m) {
+    const auto found = life_of_.find(Incarnation(m.incarnation()));
+    return found != life_of_.end() && lives_[found->second]->alive() &&
+           lives_[found->second]->told_commit() >= *judge_.committed();
+  });
+  judge_.awaits_witness(known);
+  if (!known) judge_.commit_forgotten(record);
+}
+
 // Between two of its effects.
 void Cluster::tracker_died() {
   if (options_.journal_dies_too || (world_.rate(Fault::tracker_loss) > 0 && world_.random.chance(0.3))) lose_record();
@@ -819,7 +896,8 @@ bool Cluster::members_can_tell() const {
 // What keeps members from being heard in time.
 std::uint64_t Cluster::message_faults() const {
   std::uint64_t sum = 0;
-  for (const Fault f : {Fault::message_lost, Fault::message_late, Fault::connection_drop, Fault::tracker_pause}) {
+  for (const Fault f : {Fault::message_lost, Fault::message_late, Fault::connection_drop, Fault::tracker_pause,
+                        Fault::second_tracker}) {
     sum += world_.fault_counts()[static_cast<std::size_t>(f)];
   }
   return sum;
@@ -847,9 +925,11 @@ void Cluster::watch_rebuilding() {
 
 // The tracker has a journal again.
 void Cluster::stored(const std::string& bytes) {
-  if (!rebuilding_ && !witness_) return;
+  if (!rebuilding_ && !witness_ && !judge_.has_older_journal()) return;
   wire::JobRecord record;
   WARREN_CHECK(record.ParseFromString(bytes), "the tracker stores records");
+  if (judge_.has_older_journal()) watch_older(record);
+  if (!rebuilding_ && !witness_) return;
   const auto committed = record.committed() ? Version(record.committed_version()) : Version();
   if (!rebuilding_) {
     const SimWorker& life = *lives_[witness_->life];
@@ -1055,6 +1135,7 @@ std::size_t Cluster::least_copies() const {
 bool Cluster::may_lose(const std::string& domain) {
   // What disks know serves as the journal then, if there are enough of them.
   if ((journal_lost_ || rebuilding_) && !tracker_.has_journal()) return false;
+  if (judge_.has_older_journal()) return false;
   if (!setting_.survivable) return true;
   if (judge_.plan().members().empty()) return false;
   if (refilled()) forget_losses();
@@ -1349,6 +1430,7 @@ void Cluster::schedule_faults() {
     if (slot == kStranger || slots_[slot].life != number) return;
     if (world_.random.chance(0.6)) life.stand_still(world_.random.between(1000, 4 * timeout_us));
     slots_[slot].life.reset();
+    judge_.given_up(life.self());
     start_later(slot, world_.random.between(0, 2 * timeout_us));
   });
   inject(Fault::link_cut, [this] { data_.cut_one(); });
@@ -1370,6 +1452,11 @@ void Cluster::schedule_faults() {
   });
   inject(Fault::tracker_loss, [this, timeout_us] {
     if (tracker_.running()) crash_tracker(true, world_.random.chance(0.5) ? 100'000 : 2 * timeout_us);
+  });
+  inject(Fault::older_journal, [this, timeout_us] {
+    if (!tracker_.running()) return;
+    crash_tracker(false, world_.random.chance(0.5) ? 100'000 : 2 * timeout_us);
+    restore_journal();
   });
   inject(Fault::tracker_pause, [this, timeout_us] {
     world_.count(Fault::tracker_pause);

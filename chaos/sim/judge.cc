@@ -39,6 +39,12 @@ std::set<Rank> absent_of(const wire::Plan& plan) {
   return absent;
 }
 
+std::string as_disks_know(wire::Plan plan) {
+  plan.clear_frontier();
+  plan.clear_setups();
+  return plan.SerializeAsString();
+}
+
 }  // namespace
 
 const wire::JobRecord& Judge::read(const std::string* durable) {
@@ -157,6 +163,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
       return world_.violated("I6", "the plan of epoch " + epoch + " was announced before it was durable");
     }
     const auto [known, fresh] = plans_.try_emplace(plan.epoch(), bytes);
+    if (fresh) announced_.insert(as_disks_know(plan));
     if (!fresh && known->second != bytes) return world_.violated("I6", "epoch " + epoch + " names two plans");
     if (fresh && plan.epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
     if (fresh) {
@@ -213,7 +220,7 @@ void Judge::tracker_started(const std::string* durable) {
   if (lost_for_good_) return;
   const wire::JobRecord& record = read(durable);
   if (record.finished()) finished_ = true;  // it died before it could say so
-  if (record.epoch() < newest_epoch_ && !(durable == nullptr && journal_lost_)) {
+  if (record.epoch() < newest_epoch_ && !(durable == nullptr && journal_lost_) && !has_older_journal_) {
     world_.violated("I6", "epoch " + std::to_string(newest_epoch_) +
                               " was announced, and the restarted tracker's journal knows " +
                               std::to_string(record.epoch()));
@@ -246,6 +253,26 @@ void Judge::journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> 
   plan_ = plan_of(epoch);
 }
 
+bool Judge::was_announced(wire::Plan plan) const {
+  return announced_.contains(as_disks_know(std::move(plan)));
+}
+
+void Judge::take_up(const wire::Plan& plan) {
+  plan_ = plan;
+  ranks_.clear();
+  for (const wire::Member& m : plan.members()) {
+    if (!is_vacant(m)) ranks_[m.worker_id()] = m.rank();
+  }
+}
+
+void Judge::journal_older(const wire::Plan& plan, Epoch heard) {
+  forget_after(heard, newest_timeline_);
+  journal_was_older_ = has_older_journal_ = plan_was_older_ = true;
+  wire::Plan newest = plan;
+  if (!plans_.empty() && plans_.rbegin()->first > plan.epoch()) newest = plan_of(Epoch(plans_.rbegin()->first));
+  take_up(newest);
+}
+
 bool Judge::rebuilt(const wire::JobRecord& record, Epoch newest, Version committed, bool excused) {
   const wire::Plan& plan = record.plan();
   const std::string epoch = std::to_string(plan.epoch());
@@ -264,11 +291,7 @@ bool Judge::rebuilt(const wire::JobRecord& record, Epoch newest, Version committ
   // A plan that only some have in force counts where the others have heard of its epoch.
   const std::uint64_t known = std::max(plan.epoch(), newest.value);
   forget_after(Epoch(known), Timeline(std::max(plan.timeline(), plan_of(newest).timeline())));
-  plan_ = plan;
-  ranks_.clear();
-  for (const wire::Member& m : plan.members()) {
-    if (!is_vacant(m)) ranks_[m.worker_id()] = m.rank();
-  }
+  take_up(plan);
   return true;
 }
 
@@ -331,7 +354,7 @@ void Judge::made(const wire::Plan& plan) {
     if (m.absent()) continue;
     const auto known = life_timelines_.find(m.incarnation());
     // A journal that was lost knew which lives are over: what was said to join for them may arrive once more.
-    const bool forgotten = journal_lost_ && m.fresh();
+    const bool forgotten = (journal_lost_ || journal_was_older_) && m.fresh();
     if (m.fresh() != (known == life_timelines_.end()) && !forgotten) {
       return world_.violated("I6", "a life of worker " + m.worker_id() + " is " +
                                        (m.fresh() ? "new a second time" : "old and was in no plan") + " in epoch " +
@@ -381,13 +404,14 @@ void Judge::made(const wire::Plan& plan) {
     committed_timeline_ = Timeline(plan.committed_timeline());
   }
   if (plan.committed()) announce_commit(committed, Timeline(plan.committed_timeline()));
+  plan_was_older_ = false;
 }
 
 void Judge::completed(const RoundId& round, Incarnation life) {
   // Of who was given up, and does not know it, the others can know nothing.
   const bool member = std::ranges::any_of(
       plan_.members(), [&](const wire::Member& m) { return !m.absent() && m.incarnation() == life.value; });
-  if (round.timeline != newest_timeline_ || !member) return;
+  if (round.timeline != newest_timeline_ || !member || given_up_.contains(life)) return;
   std::uint64_t& rounds = completed_[{round.group, round.version}];
   rounds = std::max(rounds, round.sequence.value + 1);
 }
@@ -430,8 +454,8 @@ void Judge::check_completed(const wire::Plan& before, const wire::Plan& plan) {
   if (shrinks() || job_.replicas() == 0 || before.timeline() != plan.timeline() || before.members().empty()) {
     return completed_.clear();
   }
-  const bool excused =
-      loss_excused_ || rollback_excused_ || rolled_back_ || journal_lost_ || gap_in_ == Epoch(before.epoch());
+  const bool excused = loss_excused_ || rollback_excused_ || rolled_back_ || journal_lost_ || plan_was_older_ ||
+                       gap_in_ == Epoch(before.epoch());
   std::erase_if(completed_, [&](const auto& c) {
     return c.first.second != kPreamble && plan.committed() && c.first.second < Version(plan.committed_version());
   });

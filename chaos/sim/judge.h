@@ -38,6 +38,13 @@ class Judge {
   void journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> committed, Timeline committed_timeline);
   // The journal has gone, and members live.
   void journal_lost() { journal_lost_ = true; }
+  // The journal is an older copy of itself, with this plan: of epochs beyond `heard` nobody who lives has heard.
+  void journal_older(const wire::Plan& plan, Epoch heard);
+  // Ever, but for what disks do not know of it.
+  [[nodiscard]] bool was_announced(wire::Plan plan) const;
+  // It holds what they have heard of.
+  void journal_caught_up() { has_older_journal_ = awaits_witness_ = false; }
+  [[nodiscard]] bool has_older_journal() const { return has_older_journal_; }
   // The tracker has made it up again. `newest`: the newest plan that a living life has in force; `committed`: the
   // newest version that members who live were told of. `excused`: too few of them could tell what they know, and
   // anything may have come of that. False: the job begins anew, and that is the end of the run.
@@ -68,6 +75,8 @@ class Judge {
     const std::vector<Rank>* contributors = nullptr;  // as the call says; null: all ranks
   };
   void returned(const ProgramStep& step, std::span<const std::byte> output, const Return& how);
+  // Its launcher has started another life in its place, which has looked at what its host holds while this one runs on.
+  void given_up(Incarnation life) { given_up_.insert(life); }
   // A life has completed a round.
   void completed(const RoundId& round, Incarnation life);
   // A message is about to be logged on its sender's host, and there alone: what its receiver gets stays the same for as
@@ -150,6 +159,7 @@ class Judge {
   [[nodiscard]] std::uint64_t rounds() const { return rounds_; }
 
  private:
+  void take_up(const wire::Plan& plan);
   // What a journal's record says, or an empty one; until another is read.
   const wire::JobRecord& read(const std::string* durable);
   void asked_to_leave(std::size_t rank);
@@ -210,7 +220,11 @@ class Judge {
   wire::Plan plan_;
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
+  std::set<Incarnation> given_up_;
+  std::set<std::string> announced_;  // plans, as disks know them
   bool journal_lost_ = false;
+  bool journal_was_older_ = false, has_older_journal_ = false;
+  bool plan_was_older_ = false;  // of the journal, when no plan had been made since
   bool awaits_witness_ = false;
   bool mirror_used_ = false;  // for the next plan, as the tracker has said
   bool with_mirror_ = false;

@@ -33,21 +33,20 @@ void add_to(std::vector<std::uint64_t>& sum, const std::vector<std::uint64_t>& m
 }
 
 // What 3,000 seeds do not take; the machines' own tests do. The first needs 256 MiB of reports, the second a rank that
-// does a round more than the others and meets nobody, the next ones are a matter of luck; the rest needs a journal that
-// is an older copy, or disks that say more than fits, or of another job, or that the tracker goes with its disk when
-// one member alone has heard of a commit and stands still; the simulator's programs have one world size and change
-// their ranks seldom between two checkpoints, and who is slow in a run on purpose neither recovers nor loses the word
-// that it is to leave; slow links that are gone around are in tests/chaos/sim_stragglers_test.cc; a tracker seldom
-// loses its journal, or hears an older word, while somebody serves (sim_drain_test.cc, tracker_servers_test.cc); what a
-// tracker tells a spare to follow goes over one connection, in order, so nothing stale is heard there; a checkpoint
-// that cannot be loaded is the newest, unless a journal is an older copy, which none is here (tracker_rebuild_test.cc),
-// and in mode shrink those who hold it seldom die while others, who have loaded, live.
+// does a round more than the others and meets nobody, the next ones are a matter of luck; the rest needs
+// disks that say more than fits, or of another job, or a journal that is older than a change of ranks; the simulator's
+// programs have one world size and change their ranks seldom between two checkpoints, and who is slow in a run on
+// purpose neither recovers nor loses the word that it is to leave; slow links that are gone around are in
+// tests/chaos/sim_stragglers_test.cc; a tracker seldom loses its journal, or hears an older word, while somebody serves
+// (sim_drain_test.cc, tracker_servers_test.cc); what a tracker tells a spare to follow goes over one connection, in
+// order, so nothing stale is heard there; a checkpoint that cannot be loaded is the newest, unless a journal is an
+// older copy of which nobody knows (tracker_rebuild_test.cc), and in mode shrink those who hold it seldom die while
+// others, who have loaded, live.
 constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tracker.commit_desync",
                                             "tracker.finalizing_left",       "worker.log_gap_repeated",
                                             "tracker.survivors_interrupted", "tracker.frontier_torn",
                                             "worker.ended_suspended",        "tracker.vote_voided_by_load",
-                                            "tracker.epoch_ahead",           "tracker.held_too_large",
-                                            "tracker.disks_ignored",         "tracker.commit_learned",
+                                            "tracker.held_too_large",        "tracker.disks_ignored",
                                             "tracker.promises_logged",       "tracker.resized",
                                             "tracker.resize_waits",          "tracker.resize_undone",
                                             "tracker.replace_withdrawn",     "worker.leave_request_repeated",
@@ -59,7 +58,7 @@ constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tr
                                             "tracker.server_unknown",        "tracker.server_out_of_turn",
                                             "tracker.replaced_waits",        "tracker.reordered",
                                             "worker.follow_stale",           "tracker.other_checkpoint_lost",
-                                            "tracker.newcomer_cannot_load",  "tracker.newer_plan_learned"};
+                                            "tracker.newcomer_cannot_load"};
 
 void name_unhit(const char* machine, std::span<const char* const> names, const std::vector<std::uint64_t>& counts,
                 std::vector<std::string>& out) {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr Micros kRetryWriteUs = 250'000;
 constexpr std::size_t kMostPending = 1 << 16;
+constexpr std::size_t kMostRecords = 16;
 
 std::span<const std::byte> as_bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -116,6 +117,11 @@ void SimTracker::crash() {
   using Crash = storage::FakeDisk::Crash;
   disk_->crash(world_.random.chance(0.5) ? Crash::kLosesUnconfirmed : Crash::kKeepsUnconfirmed);
   disk_->fail_writes = 0;
+}
+
+void SimTracker::restore(std::size_t record) {
+  records_.resize(record + 1);
+  disk_->durable[job_] = records_.back();
 }
 
 void SimTracker::stand_still(Micros for_us) {
@@ -260,6 +266,8 @@ bool SimTracker::carry_out(const TrackerEffect& effect) {
         using E = std::decay_t<decltype(e)>;
         if constexpr (std::is_same_v<E, tracker_effect::Persist>) {
           if (!write(e.bytes)) return false;
+          records_.push_back(e.bytes);
+          if (records_.size() > kMostRecords) records_.pop_front();
           links_.stored(e.bytes);
         } else if constexpr (std::is_same_v<E, tracker_effect::Forget>) {
           // A try that fails may have happened all the same.

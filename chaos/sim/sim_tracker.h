@@ -37,6 +37,10 @@ class SimTracker {
   void crash();
   // The disk with the journal has gone; the tracker must be down.
   void lose_journal() { disk_->durable.clear(); }
+  // Its records so far, in the order of their writes; the newest of them is the journal's.
+  [[nodiscard]] const std::deque<std::string>& records() const { return records_; }
+  // A copy of the disk with the journal is put in its place, from when this was the newest; the tracker must be down.
+  void restore(std::size_t record);
   [[nodiscard]] bool has_journal() const { return durable() != nullptr; }
   [[nodiscard]] const std::string* durable() const;  // the job's record
   // The journal holds a plan of a job that has not finished.
@@ -48,6 +52,8 @@ class SimTracker {
   // Whether it counts on what this life's host holds; as far as it is there to be asked.
   [[nodiscard]] bool counts_on(Incarnation life) const { return !machine_ || machine_->counts_on(life); }
   void receive(std::size_t life, const std::string& bytes);
+  // Since it was started.
+  [[nodiscard]] bool has_heard(Incarnation life) const { return routes_.contains(life); }
   void fail_writes(std::size_t count) { disk_->fail_writes += count; }
   void mend_disk() { disk_->fail_writes = 0; }
 
@@ -87,6 +93,7 @@ class SimTracker {
   std::map<Incarnation, std::size_t> routes_;
   std::deque<TrackerEffect> pending_;  // held up by the journal
   bool retrying_ = false;
+  std::deque<std::string> records_;
   std::map<std::uint32_t, wire::Envelope> votes_;  // by rank, for mutants
   std::uint64_t effects_ = 0;
   std::optional<std::uint64_t> crash_before_effect_;

@@ -303,10 +303,15 @@ void SimWorker::start() {
 
 void SimWorker::receive(const std::string& bytes) {
   if (!alive_) return;
+  auto envelope = decode_envelope(std::as_bytes(std::span(bytes.data(), bytes.size())), Side::kTracker);
+  if (envelope.ok() && envelope.value().receiver() == self().value) {
+    told_epoch_ = std::max(told_epoch_, Epoch(envelope.value().plan().epoch()));
+    told_commit_ = std::max({told_commit_, Version(envelope.value().committed().version()),
+                             Version(envelope.value().plan().committed_version())});
+  }
   if (world_.now_us() < stands_still_until_us_) {
     return later(stands_still_until_us_ - world_.now_us(), [this, bytes] { receive(bytes); });
   }
-  auto envelope = decode_envelope(std::as_bytes(std::span(bytes.data(), bytes.size())), Side::kTracker);
   std::vector<WorkerEffect> effects;
   if (envelope.ok()) {
     machine_.on_message(envelope.value(), world_.now(), effects);

@@ -129,6 +129,10 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool can_tell() const;
   // The newest version that it was told is committed; none: version 0.
   [[nodiscard]] const worker_effect::Committed& committed() const { return committed_; }
+  // Of the newest plan that it was told, or has not read yet.
+  [[nodiscard]] Epoch told_epoch() const { return told_epoch_; }
+  // Of the newest commit, likewise.
+  [[nodiscard]] Version told_commit() const { return told_commit_; }
   // What its plan says that the job has done, and this life has not.
   [[nodiscard]] bool behind() const;
 
@@ -285,7 +289,8 @@ class SimWorker final : private SimTransport::Owner {
   std::optional<Micros> leave_by_us_;  // it drains
   std::optional<Micros> armed_us_;
   Status failed_;
-  Epoch plan_epoch_;
+  Epoch plan_epoch_, told_epoch_;
+  Version told_commit_;
   worker_effect::Committed committed_;
   Timeline timeline_;
   std::vector<Incarnation> present_;  // lives of the plan that are not over, by rank

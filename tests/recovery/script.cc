@@ -543,7 +543,7 @@ std::string TrackerScript::serves(std::uint64_t life, std::uint64_t epoch, std::
 std::string TrackerScript::report(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
                                   const std::vector<wire::Position>& positions,
                                   const std::vector<wire::Setup>& setups) {
-  wire::Envelope e = from_worker(life);
+  wire::Envelope e = promised(life);
   e.mutable_report()->set_epoch(epoch);
   e.mutable_report()->set_version(version);
   for (const wire::Position& p : positions) *e.mutable_report()->add_positions() = p;

@@ -127,7 +127,7 @@ TEST(TrackerRebuild, ACommitThatOnlyAnotherMemberKnewOfIsLearnedFromIt) {
   // Another member is lost first.
   (void)u.give_up(11, 7);
   (void)u.report(10, 8, 2);
-  wire::Envelope report = from_worker(12);
+  wire::Envelope report = u.promised(12);
   report.mutable_report()->set_epoch(8);
   report.mutable_report()->set_version(2);
   report.mutable_report()->set_committed_version(2);
@@ -256,24 +256,23 @@ TEST(TrackerRebuild, AnOlderCopyLearnsThePlanOfMembersThatItDoesNotKnow) {
     *e.mutable_known() = known(life, 4, &plan, committed).known();
     return t.send(std::move(e));
   };
+  EXPECT_EQ(t.beat(23, 4), "23 <- Tell 1\n");
   wire::Plan other = newest;
   other.set_run(99);
   EXPECT_EQ(told(23, other, 3), "") << "of a job that began anew";
   EXPECT_EQ(told(22, newest, 3), "") << "it is no member of it";
   EXPECT_EQ(t.beat(22, 4), "") << "seed 300682: it waits for an answer, and ends without one";
-  // Seed 618035657: its first plan was lost on the way to it.
-  wire::Envelope lost = t.promised(21);
-  lost.mutable_known()->set_epoch(4);
-  EXPECT_EQ(t.send(std::move(lost)), "");
   EXPECT_EQ(told(21, newest, 4),
-            "log journal_older: the journal ends at the plan of epoch 1 of job j, and rank 1 (worker w1 on host b) is "
-            "a member of that of epoch 4: it is an older copy; the tracker goes by the newer plan\n"
+            "log journal_older: the journal ends at the plan of epoch 1 of job j, and worker w1 on host b knows that "
+            "of epoch 4 and version 3: it is an older copy; the tracker goes by what is newer\n"
             "21 <- HeartbeatReply 0\n");
   EXPECT_EQ(told(21, newest, 4), "21 <- HeartbeatReply 1\n") << "one of two";
   wire::Envelope e = t.promised(10);
   e.mutable_heartbeat()->set_epoch(4);
   e.mutable_heartbeat()->set_beat(1);
-  EXPECT_EQ(t.send(std::move(e)), "21 <- HeartbeatReply 0\n10 <- HeartbeatReply 1\n");
+  EXPECT_EQ(t.send(std::move(e)),
+            "persist epoch 4 running committed 4\n21 <- HeartbeatReply 0\n10 <- HeartbeatReply 1\n")
+      << "before anybody is told of it";
   EXPECT_EQ(t.load(10), "10 <- Loaded 4 of timeline 0\n");
   EXPECT_EQ(t.machine().state(), State::kRunning);
   EXPECT_EQ(t.beat(21, 4), "21 <- HeartbeatReply 1\n");
@@ -307,7 +306,146 @@ TEST(TrackerRebuild, WhoHasPromisedAnOlderCopyAndIsOverDoesNotCount) {
   wire::Envelope e = t.promised(21);
   e.mutable_heartbeat()->set_epoch(4);
   e.mutable_heartbeat()->set_beat(1);
-  EXPECT_EQ(t.send(std::move(e)), "22 <- HeartbeatReply 0\n21 <- HeartbeatReply 1\n");
+  EXPECT_EQ(t.send(std::move(e)), "persist epoch 4 running\n22 <- HeartbeatReply 0\n21 <- HeartbeatReply 1\n");
+}
+
+// The plan of epoch 4, of the job that `disk` holds, with these lives.
+wire::Plan later_plan(const std::string& disk, const std::vector<std::uint64_t>& lives) {
+  wire::JobRecord record;
+  EXPECT_TRUE(record.ParseFromString(disk));
+  wire::Plan plan = record.plan();
+  plan.set_epoch(4);
+  for (wire::Member& m : *plan.mutable_members()) {
+    const bool same = m.incarnation() == lives[m.rank()];
+    m.set_incarnation(lives[m.rank()]);
+    m.set_since(same ? 1 : 4), m.set_fresh(!same);
+  }
+  return plan;
+}
+
+// Most of its workers have come to it, in lives that know nothing, and it decides. (Seed 5320: the only life that had
+// the newest plan was refused, and its number named another.)
+TEST(TrackerRebuild, AnOlderCopyLearnsTheNewestPlanAlsoOnceItActs) {
+  TrackerScript t(true, 2);
+  for (std::uint64_t w : {0, 1, 2}) (void)t.join("w" + std::to_string(w), 10 + w, 3, "h" + std::to_string(w));
+  const wire::Plan newest = later_plan(t.disk(), {20, 21, 22});
+  t.restart();
+  (void)t.join("w0", 30, 3, "h0");
+  (void)t.join("w1", 31, 3, "h1");
+  EXPECT_EQ(t.beat(22, 4), "22 <- Tell 1\n");
+  wire::Envelope e = t.promised(22);
+  *e.mutable_known() = known(22, 4, &newest).known();
+  EXPECT_NE(t.send(std::move(e)).find("log journal_older"), std::string::npos);
+  // They join again, and promise.
+  const auto join_again = [&](std::uint64_t life, const std::string& n) {
+    wire::Envelope again = t.promised(life);
+    *again.mutable_join() = test::join("w" + n, "h" + n, 3, 2);
+    return t.send(std::move(again));
+  };
+  (void)join_again(30, "0");
+  EXPECT_NE(join_again(31, "1").find("persist epoch 4 running"), std::string::npos);
+  (void)join_again(30, "0");
+  (void)join_again(31, "1");
+  EXPECT_NE(t.report(22, 5, 1).find("Plan epoch 5"), std::string::npos);
+}
+
+// Seed 5024: it was asked again and again, and the tracker made a plan of a number that another had.
+TEST(TrackerRebuild, WhoServesALaterPlanTellsIt) {
+  TrackerScript t(true, 2);
+  for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
+  wire::Plan newest = later_plan(t.disk(), {10, 21});
+  wire::Member& server = *newest.add_servers();
+  server = newest.members(1);
+  server.set_incarnation(11), server.set_since(4), server.set_fresh(false);
+  t.restart();
+  EXPECT_EQ(t.serves(11, 4, 60'000), "11 <- Tell 1\n");
+  wire::Envelope e = t.promised(11);
+  *e.mutable_known() = known(11, 4, &newest).known();
+  EXPECT_NE(t.send(std::move(e)).find("worker w1 on host h1 knows that of epoch 4"), std::string::npos);
+  EXPECT_EQ(t.machine().view({}).epoch, Epoch(4));
+}
+
+// What it has answered may be on its way.
+TEST(TrackerRebuild, AnOlderCopyWaitsForThePlanThatItHasAskedFor) {
+  TrackerScript t(false, 2);
+  for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
+  const wire::Plan newest = later_plan(t.disk(), {20, 21});
+  t.restart();
+  (void)t.pass(2500);
+  (void)t.join("w0", 30, 2, "h0");
+  (void)t.beat(21, 4);
+  (void)t.join("w1", 31, 2, "h1");
+  EXPECT_EQ(t.pass(400), "") << "after three heartbeats in all";
+  EXPECT_EQ(t.pass(500), "") << "and one after it was asked";
+  EXPECT_NE(t.pass(200).find("Plan epoch 2"), std::string::npos);
+  EXPECT_EQ(t.beat(21, 4).substr(0, 13), "21 <- Refused") << "now there is another one";
+}
+
+// It stays with what it was told first: a member of both.
+TEST(TrackerRebuild, AMemberOfBothPlansTellsTheNewest) {
+  TrackerScript t(true, 2);
+  for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
+  const wire::Plan newest = later_plan(t.disk(), {10, 21});
+  t.restart();
+  EXPECT_EQ(t.beat(10, 4), "10 <- Tell 1\n");
+  // Seed 618035657: what it would tell was lost on the way to it.
+  wire::Envelope lost = t.promised(10);
+  lost.mutable_known()->set_epoch(4);
+  lost.mutable_known()->set_plan_epoch(4);
+  EXPECT_EQ(t.send(std::move(lost)), "") << "it is too long to be told";
+  EXPECT_NE(t.beat(10, 4).find("speaks of epoch 4, the tracker's journal ends at epoch 1"), std::string::npos);
+}
+
+// Seed 45035: the plan of the tracker before lay unread while it reported, and it took it up then.
+TEST(TrackerRebuild, AReportToTheTrackerBeforeIsAskedForAgain) {
+  TrackerScript t(false, 2);
+  for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
+  (void)t.round_failed(10, 1, Code::kCorrupt, "x");
+  t.restart();
+  wire::Envelope e = t.promised(10);
+  e.set_term(e.term() - 1);
+  e.mutable_report()->set_epoch(2);
+  e.mutable_report()->set_version(1);
+  EXPECT_EQ(t.send(std::move(e)), "10 <- HeartbeatReply 0\n");
+  EXPECT_EQ(t.report(10, 2, 1), "10 <- Welcome 1 of 2 missing w1\n");
+}
+
+// All have died since, and nobody is left who could tell.
+TEST(TrackerRebuild, AnOlderCopyLearnsFromDisksWhenNobodyLives) {
+  for (const bool commit_alone : {false, true}) {
+    TrackerScript t(true, 2);
+    for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
+    wire::Plan newest = later_plan(t.disk(), {20, 21});
+    if (commit_alone) {
+      wire::JobRecord record;
+      ASSERT_TRUE(record.ParseFromString(t.disk()));
+      newest = record.plan();
+    }
+    newest.clear_frontier();
+    t.restart();
+    (void)t.pass(3000);
+    const auto join_both = [&] {
+      wire::Envelope first = t.promised(30);
+      *first.mutable_join() = test::join("w0", "h0", 2, 2);
+      (void)t.send(std::move(first));
+      wire::Envelope e = t.promised(31);
+      *e.mutable_join() = test::join("w1", "h1", 2, 2);
+      wire::Held& held = *e.mutable_join()->mutable_held();
+      held.set_run(newest.run());
+      *held.mutable_known() = known(31, newest.epoch(), &newest, 3).known();
+      return t.send(std::move(e));
+    };
+    const std::string got = join_both();
+    EXPECT_NE(got.find("log journal_older: the journal ends at the plan of epoch 1 of job j, and the disk of host h1 "
+                       "knows that of epoch " +
+                       std::to_string(newest.epoch()) + " and version 2: it is an older copy"),
+              std::string::npos)
+        << got;
+    (void)join_both();
+    (void)t.pass(3000);
+    const std::string plan = "Plan epoch " + std::to_string(newest.epoch() + 1) + " w0=30 w1=31 timeline 1 committed 3";
+    EXPECT_NE(join_both().find(plan), std::string::npos) << t.transcript();
+  }
 }
 
 // The mirror served when the newest plan was made: a committed version fell.

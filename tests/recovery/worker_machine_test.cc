@@ -386,6 +386,7 @@ TEST(Worker, WhoIsPreemptedServesUntilItIsTold) {
   EXPECT_EQ(w.reply(), "");
   EXPECT_EQ(w.pass(1000), "send Leave epoch 2 preempted serves 58000" + kDone);
   EXPECT_EQ(w.served_plan(3, 2), "serve epoch 3\nsend Leave epoch 3 preempted serves 58000" + kDone);
+  EXPECT_EQ(w.tell(0), "send Known epoch 3 plan 3 with it\n") << "of the newest that it serves";
   EXPECT_EQ(w.peer_gone(1), "") << "it has no peers";
   (void)w.pass(11'000);
   EXPECT_EQ(w.refused(), "left\n");
