@@ -253,14 +253,8 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     if (!takers_.empty() && !spares_in_reach(hosts_there())) return send_back_takers(effects);
     const bool survived =
         std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return w.second.report.has_value(); });
-    // Who has a newer plan than an older copy of the journal says so with its next heartbeat.
     if (may_be_older_ && may_learn()) {
-      const TimeMs heard = begged_since_ + 3 * interval_ms();
-      if (!survived && now < heard) return arm(heard);
-      if (asked_for_newer_) {
-        const TimeMs answered = std::min(*asked_for_newer_ + interval_ms(), begged_since_ + timeout_ms());
-        if (now < answered) return arm(answered);
-      }
+      if (const auto until = waits_for_newer_plan(survived, now)) return arm(*until);
       if (learn_from_disks(now, effects)) return;
     }
     const bool inherits = !std::exchange(distrust_inherited_, false);
@@ -458,6 +452,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   const auto survivors = static_cast<std::size_t>(
       std::count_if(workers.begin(), workers.end(), [](const Waiting* w) { return w->report.has_value(); }));
   may_be_older_ = false;
+  asked_for_newer_.clear();
   if (start.ends_timeline) timeline_ = timeline_.next();
   if (survivors > 0) {
     count(Transition::planned_with_survivors);

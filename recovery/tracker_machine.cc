@@ -200,8 +200,8 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   // Not before its term was looked at: it heeds no word of a lower one, and would ask for ever.
   if (fenced) return refuse_stale(who, effects);
   if (is_stranger(who, e)) return on_stranger(who, e, now, effects);
-  if (may_know_newer_plan(who, e)) return learn_newer_plan(who, e, now, effects);
-  // Seed 45035: the plan that answers this report may have come to it from the tracker before, and lie unread.
+  if (may_know_newer_plan(who, e, now)) return learn_newer_plan(who, e, now, effects);
+  // The plan that answers this report may have come to it from the tracker before, and lie unread.
   if (may_be_older_ && e.has_report() && !promises_us(e)) {
     count(Transition::promise_asked);
     return ask_again(who, effects);
@@ -733,7 +733,8 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
 void TrackerMachine::take_held(Waiting& w, const wire::Join& join, Effects& effects) {
   if (!join.has_held() || !logged() || (planned() && join.held().run() != plan_.run())) return;
   w.held = join.held();
-  if (planned() && !(may_be_older_ && is_newer(w.held->known()))) w.held->mutable_known()->clear_plan();
+  const bool learns = may_be_older_ && may_learn() && is_newer(w.held->known());
+  if (planned() && !learns) w.held->mutable_known()->clear_plan();
   if (join_bytes_ + w.held->ByteSizeLong() > kJoinRoomBytes) {
     count(Transition::held_too_large);
     log(Severity::kWarning, "disk_report_dropped",

@@ -596,11 +596,16 @@ class TrackerMachine {
   void end_rebuilding(TimeMs now, Effects& effects);
   void rebuild(TimeMs now, Effects& effects);
   // From a life that the plan does not know, while nothing may be decided.
+  // An older copy of the journal is behind by some interrupts. Whoever claims more than this is wrong, and would use
+  // the numbers up.
+  static constexpr std::uint64_t kMostEpochsBehind = std::uint64_t{1} << 32;
   [[nodiscard]] bool may_learn() const;
   [[nodiscard]] bool is_newer(const wire::Known& known) const;
   [[nodiscard]] bool learn_from_disks(TimeMs now, Effects& effects);
-  void learn(const wire::Known& known, const std::string& from, TimeMs now, Effects& effects);
-  [[nodiscard]] bool may_know_newer_plan(Incarnation who, const wire::Envelope& envelope) const;
+  [[nodiscard]] wire::JobRecord record_of(const wire::Plan& plan, const wire::Known& known) const;
+  [[nodiscard]] std::optional<TimeMs> waits_for_newer_plan(bool survived, TimeMs now) const;
+  void learn(const wire::Known& known, const std::string& from, TimeMs now, Effects& effects, bool interrupted = false);
+  [[nodiscard]] bool may_know_newer_plan(Incarnation who, const wire::Envelope& envelope, TimeMs now) const;
   void learn_newer_plan(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
   // As if the journal had held this plan, and what else is known. To be persisted.
   void take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now);
@@ -708,12 +713,12 @@ class TrackerMachine {
   // log until the next plan: it proved wrong, survivors alone count.
   bool frontier_inherited_ = false, distrust_inherited_ = false;
   Term term_{1};
-  std::map<std::string, Incarnation> promises_;  // workers that obey it, by the life that said so last
-  TimeMs promised_at_;                           // by any of these
-  std::set<Incarnation> asked_in_vain_;          // for a plan newer than the journal's
-  bool journal_is_older_ = false;                // than what such a life has told
-  std::optional<TimeMs> asked_for_newer_;        // the last time
-  bool may_be_older_ = false;                    // it was read, and no plan made since
+  std::map<std::string, Incarnation> promises_;    // workers that obey it, by the life that said so last
+  TimeMs promised_at_;                             // by any of these
+  std::set<Incarnation> asked_in_vain_;            // for a plan newer than the journal's
+  bool journal_is_older_ = false;                  // than what such a life has told
+  std::map<Incarnation, TimeMs> asked_for_newer_;  // that speak of one, since when; not answered
+  bool may_be_older_ = false;                      // it was read, and no plan made since
   // Likewise those that want a world of this size.
   std::map<std::string, Incarnation> resizers_;
   std::uint32_t resizers_size_ = 0;

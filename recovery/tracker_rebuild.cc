@@ -171,7 +171,7 @@ void TrackerMachine::end_rebuilding(TimeMs now, Effects& effects) {
   if (settings_.world_size() != 0) maybe_plan(now, effects);
 }
 
-void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now) {
+wire::JobRecord TrackerMachine::record_of(const wire::Plan& plan, const wire::Known& known) const {
   wire::JobRecord record;
   record.set_format(kJobRecordFormat);
   record.set_job(options_.job);
@@ -185,33 +185,42 @@ void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known,
   record.set_committed_version(known.committed_version());
   record.set_committed_timeline(known.committed_timeline());
   *record.mutable_setups() = known.setups();
+  return record;
+}
+
+void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now) {
   // Who has joined meanwhile joins again, and is then judged by the plan.
   clear_waiting();
-  restore(record, now);
+  restore(record_of(plan, known), now);
   acting_ = true;  // more than half have told it, or all have joined
 }
 
 // (In mode shrink a newer plan may have fewer members than the journal's, of whom one half may be with another
 // tracker.)
 bool TrackerMachine::may_learn() const {
-  return logged() && !shrinks() && planned() && !lost();
+  return logged() && !shrinks() && has_places() && !lost();
 }
 
+// A plan of this very job, that a tracker may have made.
 bool TrackerMachine::is_newer(const wire::Known& known) const {
-  if (known.epoch() >= kNoEpochYet) return false;
-  if (known.has_plan() && known.plan().epoch() > plan_.epoch()) {
-    const wire::Plan& plan = known.plan();
-    return plan.run() == plan_.run() && plan.timeline() >= plan_.timeline() &&
-           plan.members_size() == plan_.members_size();
-  }
-  return known.plan_epoch() == plan_.epoch() && known.committed() && known.committed_timeline() <= timeline_.value &&
-         (!committed_ || commit_order(known) > std::pair(committed_timeline_.value, committed_->value));
+  const wire::Plan& plan = known.plan();
+  return known.has_plan() && plan.epoch() > plan_.epoch() && plan.run() == plan_.run() &&
+         plan.timeline() >= plan_.timeline() && plan.members_size() == plan_.members_size() &&
+         plan.settings().SerializeAsString() == settings_.SerializeAsString() &&
+         known.epoch() - plan_.epoch() <= kMostEpochsBehind &&
+         validate(record_of(plan, newest_of(plan, {&known}))).ok();
 }
 
-// Also once most of the older plan's workers are there, in lives that know as little as the journal.
-bool TrackerMachine::may_know_newer_plan(Incarnation who, const wire::Envelope& e) const {
-  return may_be_older_ && may_learn() && !asked_in_vain_.contains(who) &&
-         (e.has_known() || plan_said(e) > plan_.epoch());
+// Also once most of the older plan's workers are there, in lives that know as little as the journal. Who is cut off for
+// longer than a round timeout is late. Who does not answer is heeded as ever then.
+bool TrackerMachine::may_know_newer_plan(Incarnation who, const wire::Envelope& e, TimeMs now) const {
+  if (!may_be_older_ || !may_learn() || now >= promised_at_ + timeout_ms()) return false;
+  if (retired_.contains(who) || asked_in_vain_.contains(who)) return false;
+  const auto asked = asked_for_newer_.find(who);
+  if (e.has_known()) return asked != asked_for_newer_.end();
+  if (e.has_leave() && e.leave().serves_ms() == 0) return false;
+  return plan_said(e) > plan_.epoch() && (asked == asked_for_newer_.end() ? asked_for_newer_.size() < kMaxStrangers
+                                                                          : now < asked->second + timeout_ms());
 }
 
 // A member of a plan that an older copy of the journal does not hold would wait, without a word, for a tracker that
@@ -220,14 +229,16 @@ void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, 
   if (!may_learn() || retired_.contains(who)) return;
   if (!e.has_known()) {
     count(Transition::newer_plan_asked);
-    asked_for_newer_ = now;
+    if (plan_said(e) > plan_.epoch() && asked_for_newer_.size() < kMaxStrangers) asked_for_newer_.try_emplace(who, now);
     wire::Envelope ask = envelope_to(who);
     ask.mutable_tell()->set_epoch(plan_.epoch());
     effects.emplace_back(Send{who, std::move(ask)});
     return;
   }
   if (!promises_us(e)) return count(Transition::out_of_turn);
-  if (!credible(who, e.known()) || !is_newer(e.known())) {
+  asked_for_newer_.erase(who);
+  const wire::Member* m = find_in(e.known().plan(), who);
+  if (m == nullptr || !is_newer(e.known())) {
     // It may have lost its place, and must not wait here for ever because it is answered; or its first plan was lost on
     // the way to it, and others have it; or its plan is too long to be told.
     count(Transition::newer_plan_refused);
@@ -235,57 +246,100 @@ void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, 
     return;
   }
   count(Transition::newer_plan_learned);
-  const wire::Member* m = find_in(e.known().plan(), who);
   learn(e.known(), worker_on_host(m->worker_id(), m->host_id()), now, effects);
   ask_again(who, effects);
 }
 
-// No life may be left that knows it. A plan that a disk knows lacks its frontier: if a member lives, that tells it
-// whole.
-bool TrackerMachine::learn_from_disks(TimeMs now, Effects& effects) {
-  const Waiting* newest = nullptr;
-  for (const auto& [worker, w] : waiting_) {
-    if (!w.held || w.held->run() != plan_.run() || !is_newer(w.held->known())) continue;
-    const auto order = [](const Waiting& of) {
-      return std::pair(of.held->known().plan_epoch(), commit_order(of.held->known()));
-    };
-    if (newest == nullptr || order(*newest) < order(w)) newest = &w;
+// When whoever may know a newer plan has had the time to say so; none: now. `survived`: a life that has.
+std::optional<TimeMs> TrackerMachine::waits_for_newer_plan(bool survived, TimeMs now) const {
+  const TimeMs heard = begged_since_ + 3 * interval_ms();
+  if (!survived && now < heard) return heard;
+  for (const auto& [life, asked] : asked_for_newer_) {
+    const TimeMs answered = std::min(asked + interval_ms(), begged_since_ + timeout_ms());
+    if (now < answered) return answered;
   }
-  if (newest == nullptr) return false;
-  wire::Known known = newest->held->known();
-  if (known.plan_epoch() == plan_.epoch()) *known.mutable_plan() = plan_;
-  const bool survived = std::ranges::any_of(known.plan().members(), [this](const wire::Member& m) {
-    const auto waiting = waiting_.find(m.worker_id());
-    return waiting != waiting_.end() && waiting->second.report &&
-           waiting->second.member.incarnation() == m.incarnation();
-  });
-  if (survived) return false;
-  count(Transition::newer_plan_on_disk);
-  learn(known, "the disk of host " + newest->member.host_id(), now, effects);
-  return true;
+  return std::nullopt;
 }
 
-void TrackerMachine::learn(const wire::Known& known, const std::string& from, TimeMs now, Effects& effects) {
+// What only disks know any more. A plan that a disk knows lacks its frontier: nothing but its number is used where one
+// of its members lives, which did not get it.
+bool TrackerMachine::learn_from_disks(TimeMs now, Effects& effects) {
+  const Waiting* newest = nullptr;
+  const Waiting* committed = nullptr;
+  for (const auto& [worker, w] : waiting_) {
+    if (!w.held || w.held->run() != plan_.run()) continue;
+    const wire::Known& known = w.held->known();
+    if (is_newer(known) && (newest == nullptr || known.plan().epoch() > newest->held->known().plan().epoch()))
+      newest = &w;
+    // In the timeline that goes on, or of which nothing is left but the commit.
+    const bool later = known.plan_epoch() == plan_.epoch() && known.committed() &&
+                       known.committed_timeline() <= timeline_.value &&
+                       (!committed_ || commit_order(known) > std::pair(committed_timeline_.value, committed_->value));
+    if (later && (committed == nullptr || commit_order(known) > commit_order(committed->held->known()))) committed = &w;
+  }
+  if (newest != nullptr) {
+    const wire::Known known = newest->held->known();
+    const bool survived = std::ranges::any_of(waiting_, [&](const auto& w) {
+      return w.second.report && find_in(known.plan(), Incarnation(w.second.member.incarnation())) != nullptr;
+    });
+    if (survived) {
+      epoch_ = std::max(epoch_, Epoch(known.epoch()).next());
+      return false;
+    }
+    count(Transition::newer_plan_on_disk);
+    learn(known, "the disk of host " + newest->member.host_id(), now, effects, true);
+    return true;
+  }
+  if (committed != nullptr) {
+    const wire::Known& known = committed->held->known();
+    learn_commit(Version(known.committed_version()), Timeline(known.committed_timeline()), effects);
+  }
+  return false;
+}
+
+// `interrupted`: nobody has it in force.
+void TrackerMachine::learn(const wire::Known& known, const std::string& from, TimeMs now, Effects& effects,
+                           bool interrupted) {
+  const wire::Plan& plan = known.plan();
   const std::uint64_t journal = plan_.epoch();
   TrackerMachine newer(options_);
+  newer.term_ = term_;
+  wire::JobRecord record = newer.record_of(plan, newest_of(plan, {&known}));
+  // Whoever has heard of this tracker's own interrupts waits for a later one.
+  if (interrupted || epoch_.value > plan.epoch()) {
+    record.set_epoch(std::max({plan.epoch(), known.epoch(), epoch_.value}) + 1);
+    wire::Interrupt& i = *record.mutable_interrupt();
+    i.set_epoch(record.epoch());
+    i.set_code(static_cast<std::uint32_t>(Code::kPeerLost));
+    i.set_reason("the tracker's journal ended at epoch " + std::to_string(journal) + ", and " + from +
+                 " knows that of epoch " + std::to_string(plan.epoch()) + "; the ranks stop, connect again and go on");
+    i.set_resume(true);
+  }
   newer.transitions_ = std::move(transitions_);
   newer.since_ = newer.next_log_ = now;
-  newer.term_ = term_;
   newer.promised_at_ = promised_at_;
-  for (const Incarnation life : retired_) newer.retire(life);
-  newer.take_over(known.plan(), newest_of(known.plan(), {&known}), now);
-  newer.acting_ = false;
+  newer.restore(record, now);
+  for (std::size_t i = 0; i < retired_order_.size(); ++i) {
+    newer.retire(retired_order_[(retired_next_ + i) % retired_order_.size()]);
+  }
   newer.journal_is_older_ = newer.may_be_older_ = true;
+  if (interrupted) newer.begged_since_ = begged_since_;
+  newer.interrupts_ = interrupts_, newer.joins_ = joins_, newer.refusals_ = refusals_;
+  newer.preemptions_ = preemptions_, newer.spares_used_ = spares_used_;
   // Lives that are over in the newer plan stand for nobody there; who joins promises again.
+  std::set<Incarnation> again;
   for (const auto& [worker, life] : promises_) {
+    again.insert(life);
     if (newer.rank_of(life)) newer.promises_.emplace(worker, life);
   }
+  for (const auto& [life, worker] : waiting_by_incarnation_) again.insert(life);
   *this = std::move(newer);
   log(Severity::kWarning, "journal_older",
       "the journal ends at the plan of epoch " + std::to_string(journal) + " of job " + options_.job + ", and " + from +
-          " knows that of epoch " + std::to_string(plan_.epoch()) + " and " + program_version() +
-          ": it is an older copy; the tracker goes by what is newer",
+          " knows that of epoch " + std::to_string(plan_.epoch()) +
+          ": it is an older copy; the tracker goes by the newer plan",
       effects, {{"epoch", std::to_string(plan_.epoch())}});
+  for (const Incarnation life : again) ask_again(life, effects);
 }
 
 bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {

@@ -16,9 +16,6 @@ namespace warren {
 using tracker_effect::Send;
 
 namespace {
-// An older copy of the journal is behind by some interrupts. Whoever claims more than this is wrong, and would use the
-// numbers up.
-constexpr std::uint64_t kMostEpochsBehind = std::uint64_t{1} << 32;
 
 std::string of_program(Version version) {
   return "version " + std::to_string(version.value - 1);

@@ -264,7 +264,7 @@ TEST(TrackerRebuild, AnOlderCopyLearnsThePlanOfMembersThatItDoesNotKnow) {
   EXPECT_EQ(t.beat(22, 4), "") << "seed 300682: it waits for an answer, and ends without one";
   EXPECT_EQ(told(21, newest, 4),
             "log journal_older: the journal ends at the plan of epoch 1 of job j, and worker w1 on host b knows that "
-            "of epoch 4 and version 3: it is an older copy; the tracker goes by what is newer\n"
+            "of epoch 4: it is an older copy; the tracker goes by the newer plan\n"
             "21 <- HeartbeatReply 0\n");
   EXPECT_EQ(told(21, newest, 4), "21 <- HeartbeatReply 1\n") << "one of two";
   wire::Envelope e = t.promised(10);
@@ -276,6 +276,60 @@ TEST(TrackerRebuild, AnOlderCopyLearnsThePlanOfMembersThatItDoesNotKnow) {
   EXPECT_EQ(t.load(10), "10 <- Loaded 4 of timeline 0\n");
   EXPECT_EQ(t.machine().state(), State::kRunning);
   EXPECT_EQ(t.beat(21, 4), "21 <- HeartbeatReply 1\n");
+}
+
+// What a tracker is told may be of another run, of the plan that it has, or made up.
+TEST(TrackerRebuild, AnOlderCopyIsNotToldWhatItMustNotBelieve) {
+  for (int wrong = 0; wrong < 7; ++wrong) {
+    TrackerScript t(false, 2);
+    for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
+    wire::JobRecord record;
+    ASSERT_TRUE(record.ParseFromString(t.disk()));
+    wire::Plan plan = record.plan();
+    plan.set_epoch(4);
+    plan.mutable_members(1)->set_incarnation(21);
+    for (wire::Member& m : *plan.mutable_members()) m.set_since(m.rank() == 1 ? 4 : 1), m.set_fresh(m.rank() == 1);
+    t.restart();
+    ASSERT_EQ(t.beat(21, 4), "21 <- Tell 1\n");
+    wire::Envelope e = t.promised(21);
+    *e.mutable_known() = known(21, 4, &plan, 3).known();
+    wire::Known& k = *e.mutable_known();
+    switch (wrong) {
+      case 0: k.mutable_plan()->set_run(99); break;
+      case 1: k.mutable_plan()->mutable_settings()->set_replicas(3); break;
+      case 2: k.mutable_plan()->mutable_settings()->set_round_timeout_ms(7000); break;
+      case 3: k.set_epoch(std::uint64_t{1} << 40); break;
+      case 4: k.clear_plan(); break;
+      case 5:
+        k.clear_plan();
+        k.set_plan_epoch(1);
+        k.set_epoch(1);
+        break;
+      default:
+        // It commits less than the plan says, in a later timeline.
+        k.mutable_plan()->set_timeline(3);
+        k.mutable_plan()->set_committed(true);
+        k.mutable_plan()->set_committed_version(9);
+        k.set_committed_version(4);
+        k.set_committed_timeline(2);
+    }
+    (void)t.send(std::move(e));
+    EXPECT_EQ(t.machine().view({}).epoch, Epoch(1)) << wrong;
+    EXPECT_EQ(t.machine().state(), State::kRunning) << wrong;
+    EXPECT_EQ(t.beat(21, 4).substr(0, 13), "21 <- Refused") << wrong;
+  }
+}
+
+// An answer may never come, or be too late to be believed.
+TEST(TrackerRebuild, WhoSpeaksOfALaterPlanIsNotAskedForEver) {
+  TrackerScript t(false, 2);
+  for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
+  t.restart();
+  EXPECT_EQ(t.beat(21, 4), "21 <- Tell 1\n");
+  EXPECT_EQ(t.give_up(21, 4).substr(0, 13), "21 <- Refused") << "it will not answer";
+  (void)t.pass_alive(5000, {10, 11}, 1);
+  EXPECT_EQ(t.beat(21, 4).substr(0, 13), "21 <- Refused");
+  EXPECT_EQ(t.beat(22, 4).substr(0, 13), "22 <- Refused") << "a round timeout after it began to act";
 }
 
 // Two of three have gone since, and one of these comes to it: it stands for nobody in the newer plan.
@@ -323,7 +377,7 @@ wire::Plan later_plan(const std::string& disk, const std::vector<std::uint64_t>&
   return plan;
 }
 
-// Most of its workers have come to it, in lives that know nothing, and it decides. (Seed 5320: the only life that had
+// Most of its workers have come to it, in lives that know nothing, and it decides. (The only life that had
 // the newest plan was refused, and its number named another.)
 TEST(TrackerRebuild, AnOlderCopyLearnsTheNewestPlanAlsoOnceItActs) {
   TrackerScript t(true, 2);
@@ -349,7 +403,7 @@ TEST(TrackerRebuild, AnOlderCopyLearnsTheNewestPlanAlsoOnceItActs) {
   EXPECT_NE(t.report(22, 5, 1).find("Plan epoch 5"), std::string::npos);
 }
 
-// Seed 5024: it was asked again and again, and the tracker made a plan of a number that another had.
+// It was asked again and again, and the tracker made a plan of a number that another had.
 TEST(TrackerRebuild, WhoServesALaterPlanTellsIt) {
   TrackerScript t(true, 2);
   for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
@@ -396,7 +450,7 @@ TEST(TrackerRebuild, AMemberOfBothPlansTellsTheNewest) {
   EXPECT_NE(t.beat(10, 4).find("speaks of epoch 4, the tracker's journal ends at epoch 1"), std::string::npos);
 }
 
-// Seed 45035: the plan of the tracker before lay unread while it reported, and it took it up then.
+// The plan of the tracker before lay unread while it reported, and it took it up then.
 TEST(TrackerRebuild, AReportToTheTrackerBeforeIsAskedForAgain) {
   TrackerScript t(false, 2);
   for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
@@ -435,16 +489,21 @@ TEST(TrackerRebuild, AnOlderCopyLearnsFromDisksWhenNobodyLives) {
       *held.mutable_known() = known(31, newest.epoch(), &newest, 3).known();
       return t.send(std::move(e));
     };
-    const std::string got = join_both();
-    EXPECT_NE(got.find("log journal_older: the journal ends at the plan of epoch 1 of job j, and the disk of host h1 "
-                       "knows that of epoch " +
-                       std::to_string(newest.epoch()) + " and version 2: it is an older copy"),
-              std::string::npos)
-        << got;
-    (void)join_both();
-    (void)t.pass(3000);
-    const std::string plan = "Plan epoch " + std::to_string(newest.epoch() + 1) + " w0=30 w1=31 timeline 1 committed 3";
-    EXPECT_NE(join_both().find(plan), std::string::npos) << t.transcript();
+    std::string got = join_both();
+    if (commit_alone) {
+      EXPECT_NE(got.find("log commit_learned: version 2 of job j"), std::string::npos) << got;
+    } else {
+      EXPECT_NE(got.find("log journal_older: the journal ends at the plan of epoch 1 of job j, and the disk of host h1 "
+                         "knows that of epoch 4: it is an older copy"),
+                std::string::npos)
+          << got;
+      EXPECT_NE(got.find("30 <- HeartbeatReply 0\n"), std::string::npos) << "they need not wait to join again";
+      (void)join_both();
+      got = join_both();
+    }
+    const std::string plan =
+        std::string(commit_alone ? "Plan epoch 2" : "Plan epoch 5") + " w0=30 w1=31 timeline 1 committed 3";
+    EXPECT_NE(got.find(plan), std::string::npos) << t.transcript();
   }
 }
 
