@@ -218,7 +218,7 @@ bool TrackerMachine::may_know_newer_plan(Incarnation who, const wire::Envelope& 
   if (retired_.contains(who) || asked_in_vain_.contains(who)) return false;
   const auto asked = asked_for_newer_.find(who);
   if (e.has_known()) return asked != asked_for_newer_.end();
-  if (e.has_leave() && e.leave().serves_ms() == 0) return false;
+  if (e.has_leave() && !e.leave().finalize() && e.leave().serves_ms() == 0) return false;
   return plan_said(e) > plan_.epoch() && (asked == asked_for_newer_.end() ? asked_for_newer_.size() < kMaxStrangers
                                                                           : now < asked->second + timeout_ms());
 }
@@ -269,8 +269,8 @@ bool TrackerMachine::learn_from_disks(TimeMs now, Effects& effects) {
   for (const auto& [worker, w] : waiting_) {
     if (!w.held || w.held->run() != plan_.run()) continue;
     const wire::Known& known = w.held->known();
-    if (is_newer(known) && (newest == nullptr || known.plan().epoch() > newest->held->known().plan().epoch()))
-      newest = &w;
+    const bool newer = newest == nullptr || known.plan().epoch() > newest->held->known().plan().epoch();
+    if (newer && is_newer(known)) newest = &w;
     // In the timeline that goes on, or of which nothing is left but the commit.
     const bool later = known.plan_epoch() == plan_.epoch() && known.committed() &&
                        known.committed_timeline() <= timeline_.value &&
@@ -332,7 +332,9 @@ void TrackerMachine::learn(const wire::Known& known, const std::string& from, Ti
     again.insert(life);
     if (newer.rank_of(life)) newer.promises_.emplace(worker, life);
   }
-  for (const auto& [life, worker] : waiting_by_incarnation_) again.insert(life);
+  for (const auto* lives : {&waiting_by_incarnation_, &spares_by_incarnation_}) {
+    for (const auto& [life, worker] : *lives) again.insert(life);
+  }
   *this = std::move(newer);
   log(Severity::kWarning, "journal_older",
       "the journal ends at the plan of epoch " + std::to_string(journal) + " of job " + options_.job + ", and " + from +

@@ -327,6 +327,7 @@ TEST(TrackerRebuild, WhoSpeaksOfALaterPlanIsNotAskedForEver) {
   t.restart();
   EXPECT_EQ(t.beat(21, 4), "21 <- Tell 1\n");
   EXPECT_EQ(t.give_up(21, 4).substr(0, 13), "21 <- Refused") << "it will not answer";
+  EXPECT_EQ(t.finalize(22, 4), "22 <- Tell 1\n") << "it says that again";
   (void)t.pass_alive(5000, {10, 11}, 1);
   EXPECT_EQ(t.beat(21, 4).substr(0, 13), "21 <- Refused");
   EXPECT_EQ(t.beat(22, 4).substr(0, 13), "22 <- Refused") << "a round timeout after it began to act";
