@@ -595,7 +595,6 @@ class TrackerMachine {
   [[nodiscard]] std::size_t members_asked() const;  // that the newest plan has
   void end_rebuilding(TimeMs now, Effects& effects);
   void rebuild(TimeMs now, Effects& effects);
-  // From a life that the plan does not know, while nothing may be decided.
   // An older copy of the journal is behind by some interrupts. Whoever claims more than this is wrong, and would use
   // the numbers up.
   static constexpr std::uint64_t kMostEpochsBehind = std::uint64_t{1} << 32;
@@ -605,6 +604,7 @@ class TrackerMachine {
   [[nodiscard]] wire::JobRecord record_of(const wire::Plan& plan, const wire::Known& known) const;
   [[nodiscard]] std::optional<TimeMs> waits_for_newer_plan(bool survived, TimeMs now) const;
   void learn(const wire::Known& known, const std::string& from, TimeMs now, Effects& effects, bool interrupted = false);
+  // From a life that the plan does not know, or that speaks of a later one.
   [[nodiscard]] bool may_know_newer_plan(Incarnation who, const wire::Envelope& envelope, TimeMs now) const;
   void learn_newer_plan(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
   // As if the journal had held this plan, and what else is known. To be persisted.

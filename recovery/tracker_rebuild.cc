@@ -1,4 +1,5 @@
-// A journal that was lost: the job is made up from what its members know.
+// A journal that was lost: the job is made up from what its members know; or one that is an older copy: what it lacks
+// is learned from them, or from their disks.
 //
 // A plan is known to all its members, verbatim, and a number names one plan for ever; so the newest plan that anybody
 // has installed, and the newest epoch that anybody has heard of, are what the journal held, or what it held and nobody
@@ -252,7 +253,7 @@ void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, 
 
 // When whoever may know a newer plan has had the time to say so; none: now. `survived`: a life that has.
 std::optional<TimeMs> TrackerMachine::waits_for_newer_plan(bool survived, TimeMs now) const {
-  const TimeMs heard = begged_since_ + 3 * interval_ms();
+  const TimeMs heard = begged_since_ + limits::kSuspectHeartbeats * interval_ms();
   if (!survived && now < heard) return heard;
   for (const auto& [life, asked] : asked_for_newer_) {
     const TimeMs answered = std::min(asked + interval_ms(), begged_since_ + timeout_ms());

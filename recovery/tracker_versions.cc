@@ -16,7 +16,6 @@ namespace warren {
 using tracker_effect::Send;
 
 namespace {
-
 std::string of_program(Version version) {
   return "version " + std::to_string(version.value - 1);
 }
