@@ -212,7 +212,8 @@ class Rabit(unittest.TestCase):
     def test_without_the_cache_a_new_process_makes_its_rounds_alone(self):
         finished = self.launch("periodic", "rabit_bootstrap_cache=0", "mock=1,4,1,0")
         self.assertEqual(finished.hits, [(4, 1)], finished.text)
-        self.assertRegex(finished.text, r"make all ranks call the same.*all processes start again from version 4")
+        # Version 4 may not have been committed yet when the process died in it: its next life begins in version 3 then.
+        self.assertRegex(finished.text, r"make all ranks call the same.*all processes start again from version [34]")
         self.assertNotIn("taken for a set-up round", finished.text)
 
     def test_all_ranks_are_killed(self):
