@@ -343,9 +343,10 @@ class Cluster {
   DataNetwork data_;
   SimNccl nccl_{world_, setting_.job.checksums()};
   FetchNetwork fetch_;
-  std::set<std::string> lost_domains_;                // and not refilled yet
-  std::size_t least_copies_ = SIZE_MAX;               // in any plan since
-  std::map<std::string, std::string> hosts_of_plan_;  // with their domains
+  std::set<std::string> lost_domains_;                   // and not refilled yet
+  std::size_t least_copies_ = SIZE_MAX;                  // in any plan since
+  std::map<std::string, std::string> hosts_of_plan_;     // with their domains
+  std::map<std::uint32_t, std::string> domain_of_rank_;  // in the last plan that has it
   std::uint64_t second_faults_ = 0, counted_epoch_ = 0;
   bool crowded_ = false;              // ranks of a lost host have gone to another, or spares wait to
   std::uint64_t checked_refill_ = 0;  // in this epoch
@@ -1102,8 +1103,16 @@ void Cluster::check_refill() {
 // A host that had ranks in the plan before and has none in this one: nobody answers for what it holds any more.
 void Cluster::leave_hosts() {
   std::map<std::string, std::string> hosts;
+  std::set<std::string> domains;  // of the plan before
+  for (const auto& [host, domain] : hosts_of_plan_) domains.insert(domain);
   for (const wire::Member& m : judge_.plan().members()) {
-    if (!m.absent()) hosts[m.host_id()] = m.domain_id();
+    if (m.absent()) continue;
+    hosts[m.host_id()] = m.domain_id();
+    // Of the ranks of a machine that is taken one may die early, log elsewhere what the machine has, and the others
+    // follow.
+    std::string& of_rank = domain_of_rank_[m.rank()];
+    crowded_ = crowded_ || (!of_rank.empty() && of_rank != m.domain_id() && domains.contains(m.domain_id()));
+    of_rank = m.domain_id();
   }
   for (const wire::Member& m : judge_.plan().servers()) {
     const auto life = life_of_.find(Incarnation(m.incarnation()));
