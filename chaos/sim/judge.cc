@@ -168,17 +168,6 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
     if (fresh && plan.epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
     if (fresh) {
       if (plan.epoch() > plan_.epoch()) made(plan);
-      for (const wire::Member& m : plan.members()) {
-        const auto before = is_vacant(m) ? ranks_.end() : ranks_.find(m.worker_id());
-        if (before != ranks_.end() && before->second != m.rank()) {
-          return world_.violated("I6", "worker " + m.worker_id() + " had rank " + std::to_string(before->second) +
-                                           " and has rank " + std::to_string(m.rank()) + " in epoch " + epoch);
-        }
-      }
-      ranks_.clear();
-      for (const wire::Member& m : plan.members()) {
-        if (!is_vacant(m)) ranks_[m.worker_id()] = m.rank();
-      }
       sign();
     }
     newest_epoch_ = std::max(newest_epoch_, plan.epoch());
@@ -351,6 +340,12 @@ void Judge::serves(const wire::Plan& plan, Incarnation life) {
 // A plan that is stored, whether or not anybody has seen it.
 void Judge::made(const wire::Plan& plan) {
   for (const wire::Member& m : plan.members()) {
+    const auto ranked = is_vacant(m) ? ranks_.end() : ranks_.find(m.worker_id());
+    if (ranked != ranks_.end() && ranked->second != m.rank()) {
+      return world_.violated("I6", "worker " + m.worker_id() + " had rank " + std::to_string(ranked->second) +
+                                       " and has rank " + std::to_string(m.rank()) + " in epoch " +
+                                       std::to_string(plan.epoch()));
+    }
     if (m.absent()) continue;
     const auto known = life_timelines_.find(m.incarnation());
     // A journal that was lost knew which lives are over: what was said to join for them may arrive once more.
@@ -371,7 +366,8 @@ void Judge::made(const wire::Plan& plan) {
     }
     life_timelines_[m.incarnation()] = Timeline(plan.timeline());
   }
-  const wire::Plan before = std::exchange(plan_, plan);
+  const wire::Plan before = plan_;
+  take_up(plan);
   *ring_orders_[Timeline(plan.timeline())].mutable_orders() = plan.orders();
   look_at_set(before, plan);
   check_completed(before, plan);
