@@ -57,6 +57,7 @@ bool TrackerMachine::lose_if_too_few_have_loaded(TimeMs now, Effects& effects) {
 
 void TrackerMachine::lose_job(const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::job_lost);
+  lost_at_ = now;
   doubted_.clear();
   forget_what_leavers_say();
   end_epoch(Code::kUnavailable, what, {}, Ending::kEndsJob, now, effects);
@@ -70,8 +71,14 @@ void TrackerMachine::lose_job(const std::string& what, TimeMs now, Effects& effe
 // left of the epoch that was ended.
 bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   if (!lost()) return false;
-  const bool brings = (join.has_held() && join.held().run() == plan_.run()) ||
-                      (join.has_logged() && join.logged().run() == plan_.run());
+  if (now >= lost_at_ + limits::kLookAgainRoundTimeouts * timeout_ms()) looked_at_.clear();
+  std::set<std::pair<std::string, From>> brought;
+  if (join.has_held() && join.held().run() == plan_.run()) {
+    brought.emplace(join.host_id(), join.held().mirrored() ? From::kMirror : From::kDisk);
+  }
+  if (join.has_logged() && join.logged().run() == plan_.run()) brought.emplace(join.host_id(), From::kLauncher);
+  // Otherwise lives that are started again and again would take it up each time, and who waits never heard the verdict.
+  const bool brings = !std::ranges::includes(looked_at_, brought);
   if (!brings && !join.spare() && may_hope(who, join, now, effects)) return true;
   if (!brings) {
     count(Transition::join_refused_lost);
@@ -85,6 +92,7 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
     return true;
   }
   count(Transition::lost_job_taken_up);
+  looked_at_.merge(brought);
   // As if all had died, and nobody had looked for it yet.
   hopes_until_.clear();
   interrupt_.set_ends_job(false);

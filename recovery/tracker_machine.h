@@ -747,14 +747,18 @@ class TrackerMachine {
     std::string why;
   };
   std::optional<OutOfReach> out_of_reach_of_all_;
-  std::map<Incarnation, TimeMs> hopes_until_;     // who has come to a job that is lost, and brings nothing
-  std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
-  std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
-  std::set<RankPair> rewired_;                    // links that change with the next plan
-  std::map<RankPair, std::string> hopeless_;      // why not by way of others, as long as these lives are there
-  std::set<RankPair> broken_detours_;             // in the epoch that ends
-  std::set<RankPair> broken_before_;              // and in one before, between these lives
-  std::map<RankPair, std::string> no_ways_;       // why a slow link's bytes take the same way, as was said
+  std::map<Incarnation, TimeMs> hopes_until_;  // who has come to a job that is lost, and brings nothing
+  // Since when the job is lost, and what has taken it up in vain not long ago: an epoch each.
+  enum class From { kDisk, kMirror, kLauncher };
+  TimeMs lost_at_;
+  std::set<std::pair<std::string, From>> looked_at_;  // by host
+  std::map<std::string, TimeMs> excluded_;            // workers without which the job goes on, until when at least
+  std::map<std::size_t, std::string> obstacles_;      // by rank: why it is not replaced, as was said
+  std::set<RankPair> rewired_;                        // links that change with the next plan
+  std::map<RankPair, std::string> hopeless_;          // why not by way of others, as long as these lives are there
+  std::set<RankPair> broken_detours_;                 // in the epoch that ends
+  std::set<RankPair> broken_before_;                  // and in one before, between these lives
+  std::map<RankPair, std::string> no_ways_;           // why a slow link's bytes take the same way, as was said
   TimeMs no_rewire_before_;
   TimeMs next_repeat_;  // interrupts again, or a look at who waits
   TimeMs next_log_;

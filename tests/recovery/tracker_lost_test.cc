@@ -180,6 +180,34 @@ TEST(TrackerLost, WhoBringsWhatMayHaveBeenMissingIsTakenIn) {
   }
 }
 
+// Seed 31169: a job of one rank whose spares' host held something was taken up by each of their lives, 236 times.
+TEST(TrackerLost, WhatHasTakenItUpInVainDoesSoAgainOnlyAfterAWhile) {
+  class Lost : public AllDead {
+   public:
+    Lost() {
+      (void)lose();
+      all_stop();
+      (void)joins_with_memory(0, 30);
+      (void)joins(1, 31);
+      EXPECT_TRUE(has(checkpoint_lost(30, 3, 2), "31 <- End epoch 4"));
+      (void)stopped(30, 4);
+      (void)stopped(31, 4);
+      EXPECT_TRUE(view().lost);
+    }
+  };
+  Lost same, disk, other, later;
+  EXPECT_EQ(same.joins_with_memory(0, 40), "40 <- HeartbeatReply 1\n");
+  (void)same.pass(kTimeoutMs);
+  EXPECT_EQ(same.joins_with_memory(0, 40), "40 <- " + kRefusal + "drop 40\n");
+  EXPECT_TRUE(has(disk.joins_with_disk(0, 40), "Welcome"));
+  EXPECT_TRUE(has(other.joins_with_memory(1, 41), "Welcome"));
+  // What is on a host may be another thing then.
+  (void)later.pass(4 * kTimeoutMs - 1);
+  EXPECT_EQ(later.joins_with_memory(0, 40), "40 <- HeartbeatReply 1\n");
+  (void)later.pass(1);
+  EXPECT_TRUE(has(later.joins_with_memory(0, 40), "Welcome"));
+}
+
 TEST(TrackerLost, AnotherRunsDisksBringNothing) {
   AllDead t;
   (void)t.lose();
