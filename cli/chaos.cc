@@ -14,6 +14,7 @@
 #include "cli/values.h"
 #include "recovery/limits.h"
 #include "worker/device/program_gpu.h"
+#include "worker/launch/launcher.h"
 #include "worker/launch/text.h"
 
 DECLARE_int32(spares);
@@ -205,7 +206,9 @@ int run(const std::vector<std::string>&) {
   // The processes end with the run, however it ends.
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted.store(true); };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (!worker::is_ignored(signal)) sigaction(signal, &action, nullptr);
+  }
   const auto report = chaos::process::run_chaos(options, interrupted);
   if (!report.ok()) return failure(report.status().describe());
   const chaos::process::ChaosReport& r = report.value();

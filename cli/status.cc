@@ -10,6 +10,7 @@
 
 #include "cli/status_view.h"
 #include "cli/table.h"
+#include "worker/launch/launcher.h"
 #include "worker/launch/netinfo.h"
 #include "worker/launch/settings.h"
 #include "worker/launch/text.h"
@@ -96,7 +97,9 @@ int status(const std::vector<std::string>&) {
   if (!FLAGS_watch) return show(page.value(), false) ? kExitOk : kExitFailed;
   sigset_t ends;
   sigemptyset(&ends);
-  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&ends, signal);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    if (!worker::is_ignored(signal)) sigaddset(&ends, signal);
+  }
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   const timespec interval{.tv_sec = kWatchIntervalS, .tv_nsec = 0};
   do {

@@ -14,6 +14,7 @@
 
 #include "storage/files.h"
 #include "storage/no_rocks_log.h"
+#include "storage/rocks_status.h"
 
 namespace warren::storage {
 namespace {
@@ -49,13 +50,6 @@ rocksdb::Options rocks_options() {
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   return options;
-}
-
-Status from_rocks(const rocksdb::Status& status, std::string message) {
-  Code code = Code::kUnavailable;
-  if (status.IsNoSpace()) code = Code::kExhausted;
-  if (status.IsCorruption()) code = Code::kCorrupt;
-  return Status(code, status.ToString()).because_of_this(std::move(message));
 }
 
 // The lock of a journal's directory, held until this object goes.

@@ -27,6 +27,7 @@
 #include "storage/life_place.h"
 #include "storage/result_format.h"
 #include "storage/rocks_source.h"
+#include "storage/rocks_status.h"
 
 namespace warren::storage {
 namespace {
@@ -45,13 +46,6 @@ constexpr off_t kReserveBytes = 1 << 20;
 // Who looks whether a life is over has its lock for a moment, and seems to be that life to others that look.
 constexpr int kLooks = 3;
 constexpr std::chrono::milliseconds kBetweenLooks(10);
-
-Status from_rocks(const rocksdb::Status& status, std::string message) {
-  Code code = Code::kUnavailable;
-  if (status.IsNoSpace()) code = Code::kExhausted;
-  if (status.IsCorruption()) code = Code::kCorrupt;
-  return Status(code, status.ToString()).because_of_this(std::move(message));
-}
 
 // Not what marks the place and its life.
 bool is_of_database(const fs::path& file) {
@@ -297,7 +291,7 @@ Status RocksResultStore::Impl::need_open() {
   OpenDatabase opened;
   const std::vector<fs::path> before = entries_of(directory);
   rocksdb::Status s = open_database(directory, Opening::kWrite, opened);
-  if (s.IsNoSpace()) {
+  if (is_no_space(s)) {
     // What it had begun to write takes the room that is left.
     for (const fs::path& entry : entries_of(directory)) {
       if (entry.extension() == ".sst" && !std::ranges::binary_search(before, entry)) fs::remove(entry, error);

@@ -824,6 +824,18 @@ TEST(Status, NobodyThereIsSaid) {
   EXPECT_THAT(e.error, HasSubstr("no tracker answers at http://127.0.0.1:1/status"));
 }
 
+TEST(Status, AWatchThatWasStartedToIgnoreASignalGoesOn) {
+  LiveTracker tracker;
+  Program watch({"status", "--watch", "--http=" + tracker.page}, {}, SIGINT);  // as a shell's & does
+  (void)watch.wait_for("no jobs", true);
+  watch.signal(SIGINT);
+  tracker.program().signal(SIGTERM);
+  EXPECT_EQ(tracker.program().wait(), 0);
+  (void)watch.wait_for("no tracker answers");
+  watch.signal(SIGTERM);
+  EXPECT_EQ(watch.wait(), 0);
+}
+
 TEST(Settings, AreAllShownWithWhereTheyComeFrom) {
   const Ended e = warren({"run", "-n", "1", "--noprefix", "--streams=3", "--", WARREN_PROGRAM, "settings"});
   EXPECT_EQ(e.code, 0) << e.error;
