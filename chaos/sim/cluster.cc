@@ -297,14 +297,13 @@ class Cluster {
   void tracker_died();
   void lose_record();
   void restore_journal();
-  void watch_older(const wire::JobRecord& record);
   [[nodiscard]] std::uint64_t newest_plan() const;
   [[nodiscard]] bool members_can_tell() const;
-  [[nodiscard]] std::uint64_t message_faults() const;
   void watch_rebuilding();
   [[nodiscard]] bool withholds(std::size_t life, const std::string& bytes) const;
   void watch_lone_commit();
   void stored(const std::string& record);
+  void rebuilt(const std::string& record);
   [[nodiscard]] std::vector<SimWorker*> caught_up() const;
   [[nodiscard]] std::size_t copies(const std::vector<SimWorker*>& members, std::span<const Rank> ranks) const;
   [[nodiscard]] static bool lies(const std::vector<SimWorker*>& members, const RecordKey& key, std::size_t needed);
@@ -353,8 +352,6 @@ class Cluster {
   std::uint64_t new_hosts_ = 0;
   std::map<std::string, std::string> taken_;  // machines that are being taken away, with their domains
   bool journal_lost_ = false;
-  wire::JobRecord older_;                                      // of the copy that was put in the journal's place last
-  std::uint64_t older_message_faults_ = 0, older_newest_ = 0;  // when it was; the plan that it had before
   // The journal was lost and members live; from then until the tracker has made it up again.
   struct Rebuilding {
     std::uint64_t message_faults = 0;  // when it was lost
@@ -362,12 +359,6 @@ class Cluster {
   };
   std::optional<Rebuilding> rebuilding_;
   std::uint64_t rebuilt_ = 0;
-  // A member that stood still while the journal was made up, and knows of a newer commit.
-  struct Witness {
-    std::size_t life = 0;
-    Version version;
-  };
-  std::optional<Witness> witness_;
   bool lone_commit_done_ = false;
   enum class Doom : std::uint8_t { kAlone, kHost, kCluster, kDisks };
   std::map<std::size_t, Doom> doom_;                                       // by life: what goes with it
@@ -788,7 +779,7 @@ void Cluster::crash_tracker(bool with_journal, Micros most_us) {
 // The tracker is down, and an older copy of its disk is put in its place: of the same timeline, as another one must not
 // be used (decision 0006).
 void Cluster::restore_journal() {
-  if (rebuilding_ || journal_lost_ || witness_ || judge_.has_older_journal() || !tracker_.may_resume()) return;
+  if (rebuilding_ || journal_lost_ || judge_.journal_lacks_something() || !tracker_.may_resume()) return;
   wire::JobRecord newest;
   WARREN_CHECK(newest.ParseFromString(*tracker_.durable()), "the tracker stores records");
   std::vector<std::size_t> copies;
@@ -812,47 +803,7 @@ void Cluster::restore_journal() {
   }
   tracker_.restore(copy);
   control_.forget();
-  older_ = record;
-  older_message_faults_ = message_faults();
-  older_newest_ = std::max(older_newest_, judge_.plan().epoch());
-  watch_older(record);
-}
-
-// Those who have heard of what an older journal does not hold may be gone. Of a newer commit: they may have dropped
-// what came before.
-void Cluster::watch_older(const wire::JobRecord& record) {
-  const Epoch newest(record.plan().epoch());
-  // It has learned it: another than what it makes, of which nobody has heard yet.
-  const bool knows = judge_.was_announced(record.plan());
-  if (knows && newest.value > older_.plan().epoch()) *older_.mutable_plan() = record.plan();
-  Epoch told(older_.plan().epoch());
-  for (const auto& life : lives_) {
-    if (!life->alive()) continue;
-    // Of a life that has not come to it, or is answered late, a tracker knows nothing when it makes a plan.
-    const bool tells = life->epoch() == life->told_epoch() && tracker_.has_heard(life->self()) &&
-                       older_message_faults_ == message_faults();
-    told = std::max(told, knows || tells ? life->told_epoch() : std::min(life->told_epoch(), Epoch(newest.value - 1)));
-  }
-  // It makes a plan, and nobody has told it the newest: what lives of that one have kept may not be found.
-  if (newest.value > older_.plan().epoch() && older_.plan().epoch() < older_newest_) judge_.excuse_loss();
-  judge_.journal_older(older_.plan(), told);
-  if (newest.value > older_.plan().epoch()) *older_.mutable_plan() = record.plan();
-  const Version committed = record.committed() ? Version(record.committed_version()) : Version();
-  const bool knows_all = !judge_.committed() || committed >= *judge_.committed();
-  // Disks may know what nobody who lives does.
-  const bool newest_there = !knows || newest.value >= older_newest_;
-  if (knows_all && newest_there && record.epoch() >= told.value && newest.value >= judge_.plan().epoch()) {
-    older_newest_ = 0;
-    return judge_.journal_caught_up();
-  }
-  if (knows_all) return judge_.awaits_witness(false);
-  const bool known = std::ranges::any_of(judge_.plan().members(), [&](const wire::Member& m) {
-    const auto found = life_of_.find(Incarnation(m.incarnation()));
-    return found != life_of_.end() && lives_[found->second]->alive() &&
-           lives_[found->second]->told_commit() >= *judge_.committed();
-  });
-  judge_.awaits_witness(known);
-  if (!known) judge_.commit_forgotten(record);
+  judge_.journal_restored();
 }
 
 // Between two of its effects.
@@ -871,7 +822,7 @@ void Cluster::lose_record() {
   tracker_.lose_journal();
   control_.forget();
   judge_.journal_lost();
-  rebuilding_.emplace(Rebuilding{message_faults(), false});
+  rebuilding_.emplace(Rebuilding{world_.message_faults(), false});
   watch_rebuilding();
 }
 
@@ -896,16 +847,6 @@ bool Cluster::members_can_tell() const {
          std::count_if(plan.members().begin(), plan.members().end(), present);
 }
 
-// What keeps members from being heard in time.
-std::uint64_t Cluster::message_faults() const {
-  std::uint64_t sum = 0;
-  for (const Fault f : {Fault::message_lost, Fault::message_late, Fault::connection_drop, Fault::tracker_pause,
-                        Fault::second_tracker}) {
-    sum += world_.fault_counts()[static_cast<std::size_t>(f)];
-  }
-  return sum;
-}
-
 // SimOptions::lone_commit.
 bool Cluster::withholds(std::size_t life, const std::string& bytes) const {
   if (!options_.lone_commit || lone_commit_done_ || judge_.commits() < options_.lone_commit->commit) return false;
@@ -926,42 +867,32 @@ void Cluster::watch_rebuilding() {
   if (rebuilding_ && !rebuilding_->hopeless) rebuilding_->hopeless = !members_can_tell();
 }
 
-// The tracker has a journal again.
 void Cluster::stored(const std::string& bytes) {
-  if (!rebuilding_ && !witness_ && !judge_.has_older_journal()) return;
+  if (rebuilding_) rebuilt(bytes);
+  std::vector<OlderJournal::Life> lives;
+  for (const auto& life : lives_) {
+    if (!life->alive()) continue;
+    const bool says_so = life->epoch() == life->told_epoch() && tracker_.has_heard(life->self());
+    lives.push_back({life->told_epoch(), life->told_commit(), says_so});
+  }
+  judge_.stored(bytes, lives);
+}
+
+// The tracker has a journal again.
+void Cluster::rebuilt(const std::string& bytes) {
   wire::JobRecord record;
   WARREN_CHECK(record.ParseFromString(bytes), "the tracker stores records");
-  if (judge_.has_older_journal()) watch_older(record);
-  if (!rebuilding_ && !witness_) return;
-  const auto committed = record.committed() ? Version(record.committed_version()) : Version();
-  if (!rebuilding_) {
-    const SimWorker& life = *lives_[witness_->life];
-    const bool member = std::ranges::any_of(
-        record.plan().members(), [&](const wire::Member& m) { return m.incarnation() == life.self().value; });
-    // Gone, with what it knew.
-    if (committed < witness_->version && (!member || !life.alive())) judge_.commit_forgotten(record);
-    if (committed >= witness_->version || !member || !life.alive()) witness_.reset();
-    return judge_.awaits_witness(witness_.has_value());
-  }
   watch_rebuilding();
-  const bool excused = rebuilding_->hopeless || rebuilding_->message_faults != message_faults();
+  const bool excused = rebuilding_->hopeless || rebuilding_->message_faults != world_.message_faults();
   rebuilding_.reset();
-  witness_.reset();
   Version told;
   for (const wire::Member& m : record.plan().members()) {
     const auto found = life_of_.find(Incarnation(m.incarnation()));
     if (found == life_of_.end()) continue;
     const SimWorker& life = *lives_[found->second];
-    if (life.can_tell()) {
-      told = std::max(told, life.committed().version);
-    } else if (life.alive() && life.installed() && life.committed().version > committed) {
-      witness_ = {found->second, life.committed().version};
-    }
+    if (life.can_tell()) told = std::max(told, life.committed().version);
   }
-  if (!judge_.rebuilt(record, Epoch(newest_plan()), told, excused)) return;
-  ++rebuilt_;
-  judge_.awaits_witness(witness_.has_value());
-  if (!witness_) judge_.commit_forgotten(record);
+  if (judge_.rebuilt(record, Epoch(newest_plan()), told, excused)) ++rebuilt_;
 }
 
 void Cluster::lose_domain(const std::string& domain) {
@@ -1146,7 +1077,7 @@ std::size_t Cluster::least_copies() const {
 bool Cluster::may_lose(const std::string& domain) {
   // What disks know serves as the journal then, if there are enough of them.
   if ((journal_lost_ || rebuilding_) && !tracker_.has_journal()) return false;
-  if (judge_.has_older_journal()) return false;
+  if (judge_.journal_lacks_something()) return false;
   if (!setting_.survivable) return true;
   if (judge_.plan().members().empty()) return false;
   if (refilled()) forget_losses();

@@ -39,12 +39,6 @@ std::set<Rank> absent_of(const wire::Plan& plan) {
   return absent;
 }
 
-std::string as_disks_know(wire::Plan plan) {
-  plan.clear_frontier();
-  plan.clear_setups();
-  return plan.SerializeAsString();
-}
-
 }  // namespace
 
 const wire::JobRecord& Judge::read(const std::string* durable) {
@@ -163,7 +157,6 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
       return world_.violated("I6", "the plan of epoch " + epoch + " was announced before it was durable");
     }
     const auto [known, fresh] = plans_.try_emplace(plan.epoch(), bytes);
-    if (fresh) announced_.insert(as_disks_know(plan));
     if (!fresh && known->second != bytes) return world_.violated("I6", "epoch " + epoch + " names two plans");
     if (fresh && plan.epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
     if (fresh) {
@@ -177,7 +170,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
       return world_.violated("I5",
                              "version " + std::to_string(c.version()) + " was called committed before it was durable");
     }
-    if (awaits_witness_ && committed_ && Version(c.version()) < *committed_) return sign();
+    if (older_journal_.lacks_commit() && committed_ && Version(c.version()) < *committed_) return sign();
     announce_commit(Version(c.version()), Timeline(c.timeline()));
   } else if (e.has_loaded()) {
     const wire::Loaded& l = e.loaded();
@@ -209,7 +202,7 @@ void Judge::tracker_started(const std::string* durable) {
   if (lost_for_good_) return;
   const wire::JobRecord& record = read(durable);
   if (record.finished()) finished_ = true;  // it died before it could say so
-  if (record.epoch() < newest_epoch_ && !(durable == nullptr && journal_lost_) && !has_older_journal_) {
+  if (record.epoch() < newest_epoch_ && !(durable == nullptr && journal_lost_) && !older_journal_.lacks_plans()) {
     world_.violated("I6", "epoch " + std::to_string(newest_epoch_) +
                               " was announced, and the restarted tracker's journal knows " +
                               std::to_string(record.epoch()));
@@ -242,10 +235,6 @@ void Judge::journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> 
   plan_ = plan_of(epoch);
 }
 
-bool Judge::was_announced(wire::Plan plan) const {
-  return announced_.contains(as_disks_know(std::move(plan)));
-}
-
 void Judge::take_up(const wire::Plan& plan) {
   plan_ = plan;
   ranks_.clear();
@@ -254,12 +243,21 @@ void Judge::take_up(const wire::Plan& plan) {
   }
 }
 
-void Judge::journal_older(const wire::Plan& plan, Epoch heard) {
-  forget_after(heard, newest_timeline_);
-  journal_was_older_ = has_older_journal_ = plan_was_older_ = true;
-  wire::Plan newest = plan;
-  if (!plans_.empty() && plans_.rbegin()->first > plan.epoch()) newest = plan_of(Epoch(plans_.rbegin()->first));
-  take_up(newest);
+void Judge::stored(const std::string& bytes, const std::vector<OlderJournal::Life>& lives) {
+  const wire::JobRecord& record = read(&bytes);
+  if (!record.has_plan() || lost_for_good_) return;  // of a finished job it keeps neither plan nor commit
+  if (const auto left = older_journal_.stored(record, lives)) {
+    if (left->missed) excuse_loss();  // what lives of the newest plan have kept may not be found
+    forget_after(left->heard, newest_timeline_);
+    completed_.clear();
+    const bool newer = !plans_.empty() && plans_.rbegin()->first > left->plan.epoch();
+    take_up(newer ? plan_of(Epoch(plans_.rbegin()->first)) : left->plan);
+  }
+  if (older_journal_.forgets(committed_, record, lives)) {
+    excuse_loss();  // who was told of it may have dropped what came before
+    committed_ = record.committed() ? std::optional(Version(record.committed_version())) : std::nullopt;
+    committed_timeline_ = Timeline(record.committed_timeline());
+  }
 }
 
 bool Judge::rebuilt(const wire::JobRecord& record, Epoch newest, Version committed, bool excused) {
@@ -281,14 +279,8 @@ bool Judge::rebuilt(const wire::JobRecord& record, Epoch newest, Version committ
   const std::uint64_t known = std::max(plan.epoch(), newest.value);
   forget_after(Epoch(known), Timeline(std::max(plan.timeline(), plan_of(newest).timeline())));
   take_up(plan);
+  older_journal_.rebuilt();
   return true;
-}
-
-void Judge::commit_forgotten(const wire::JobRecord& record) {
-  if (!committed_ || (record.committed() && Version(record.committed_version()) >= *committed_)) return;
-  excuse_loss();
-  committed_ = record.committed() ? std::optional(Version(record.committed_version())) : std::nullopt;
-  committed_timeline_ = Timeline(record.committed_timeline());
 }
 
 wire::Plan Judge::plan_of(Epoch epoch) const {
@@ -348,8 +340,10 @@ void Judge::made(const wire::Plan& plan) {
     }
     if (m.absent()) continue;
     const auto known = life_timelines_.find(m.incarnation());
-    // A journal that was lost knew which lives are over: what was said to join for them may arrive once more.
-    const bool forgotten = (journal_lost_ || journal_was_older_) && m.fresh();
+    // A journal that was lost knew which lives are over, and an older copy does not: what was said to join for them may
+    // arrive once more.
+    const bool was_older = world_.fault_counts()[static_cast<std::size_t>(Fault::older_journal)] != 0;
+    const bool forgotten = (journal_lost_ || was_older) && m.fresh();
     if (m.fresh() != (known == life_timelines_.end()) && !forgotten) {
       return world_.violated("I6", "a life of worker " + m.worker_id() + " is " +
                                        (m.fresh() ? "new a second time" : "old and was in no plan") + " in epoch " +
@@ -400,7 +394,6 @@ void Judge::made(const wire::Plan& plan) {
     committed_timeline_ = Timeline(plan.committed_timeline());
   }
   if (plan.committed()) announce_commit(committed, Timeline(plan.committed_timeline()));
-  plan_was_older_ = false;
 }
 
 void Judge::completed(const RoundId& round, Incarnation life) {
@@ -450,8 +443,8 @@ void Judge::check_completed(const wire::Plan& before, const wire::Plan& plan) {
   if (shrinks() || job_.replicas() == 0 || before.timeline() != plan.timeline() || before.members().empty()) {
     return completed_.clear();
   }
-  const bool excused = loss_excused_ || rollback_excused_ || rolled_back_ || journal_lost_ || plan_was_older_ ||
-                       gap_in_ == Epoch(before.epoch());
+  const bool excused =
+      loss_excused_ || rollback_excused_ || rolled_back_ || journal_lost_ || gap_in_ == Epoch(before.epoch());
   std::erase_if(completed_, [&](const auto& c) {
     return c.first.second != kPreamble && plan.committed() && c.first.second < Version(plan.committed_version());
   });

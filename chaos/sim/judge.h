@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "chaos/sim/hosts.h"
+#include "chaos/sim/older_journal.h"
 #include "chaos/sim/oracle.h"
 #include "chaos/sim/program.h"
 #include "chaos/sim/world.h"
@@ -27,7 +28,7 @@ class Judge {
   // `salted`: the program reads something from outside that is another thing in each timeline that no life has lived to
   // see.
   Judge(World& world, const Program& program, const Hosts& hosts, const wire::JobSettings& job, bool salted)
-      : world_(world), program_(program), hosts_(hosts), job_(job), salted_(salted) {}
+      : world_(world), program_(program), hosts_(hosts), job_(job), salted_(salted), older_journal_(world) {}
 
   // The tracker hands a message to the network; `durable` is what its journal would hold after a crash now.
   void announced(const wire::Envelope& envelope, const std::string* durable);
@@ -38,22 +39,18 @@ class Judge {
   void journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> committed, Timeline committed_timeline);
   // The journal has gone, and members live.
   void journal_lost() { journal_lost_ = true; }
-  // The journal is an older copy of itself, with this plan: of epochs beyond `heard` nobody who lives has heard.
-  void journal_older(const wire::Plan& plan, Epoch heard);
-  // Ever, but for what disks do not know of it.
-  [[nodiscard]] bool was_announced(wire::Plan plan) const;
-  // It holds what they have heard of.
-  void journal_caught_up() { has_older_journal_ = awaits_witness_ = false; }
-  [[nodiscard]] bool has_older_journal() const { return has_older_journal_; }
+  // An older copy is in the journal's place.
+  void journal_restored() { older_journal_.restored(Epoch(plan_.epoch())); }
+  // A record is in the journal, before anything of it is announced; with what those who live know.
+  void stored(const std::string& record, const std::vector<OlderJournal::Life>& lives);
+  // What somebody may have been told, and may tell.
+  [[nodiscard]] bool journal_lacks_something() const {
+    return older_journal_.lacks_plans() || older_journal_.lacks_commit();
+  }
   // The tracker has made it up again. `newest`: the newest plan that a living life has in force; `committed`: the
   // newest version that members who live were told of. `excused`: too few of them could tell what they know, and
   // anything may have come of that. False: the job begins anew, and that is the end of the run.
   bool rebuilt(const wire::JobRecord& record, Epoch newest, Version committed, bool excused);
-  // A member that could not tell has heard of a newer commit than the tracker has made up: until it does, or is gone,
-  // others may be told of the older one.
-  void awaits_witness(bool awaits) { awaits_witness_ = awaits; }
-  // Who had heard of a newer commit than the tracker has made up is gone, and may have dropped what came before.
-  void commit_forgotten(const wire::JobRecord& record);
   // As it was announced; empty: there is none.
   [[nodiscard]] wire::Plan plan_of(Epoch epoch) const;
   // All processes have gone, and all disks of workers. The next timeline begins from the newest checkpoint that the
@@ -221,11 +218,8 @@ class Judge {
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
   std::set<Incarnation> given_up_;
-  std::set<std::string> announced_;  // plans, as disks know them
   bool journal_lost_ = false;
-  bool journal_was_older_ = false, has_older_journal_ = false;
-  bool plan_was_older_ = false;  // of the journal, when no plan had been made since
-  bool awaits_witness_ = false;
+  OlderJournal older_journal_;
   bool mirror_used_ = false;  // for the next plan, as the tracker has said
   bool with_mirror_ = false;
   bool rolled_back_ = false;  // since the newest plan was made

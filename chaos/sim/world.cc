@@ -26,6 +26,15 @@ bool World::step() {
   return true;
 }
 
+std::uint64_t World::message_faults() const {
+  std::uint64_t sum = 0;
+  for (const Fault f : {Fault::message_lost, Fault::message_late, Fault::connection_drop, Fault::tracker_pause,
+                        Fault::second_tracker}) {
+    sum += counts_[static_cast<std::size_t>(f)];
+  }
+  return sum;
+}
+
 bool World::is_straggler(Rank rank, const std::string& worker_id) {
   if (!straggler_) return false;
   if (!straggler_->goes) return straggler_->rank == rank;

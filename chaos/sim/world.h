@@ -48,6 +48,8 @@ class World {
   void count(Fault fault) { ++counts_[static_cast<std::size_t>(fault)]; }
   [[nodiscard]] double rate(Fault fault) const { return calm_ ? 0 : faults_.rate(fault); }
   [[nodiscard]] const FaultCounts& fault_counts() const { return counts_; }
+  // So far, what keeps members from being heard in time.
+  [[nodiscard]] std::uint64_t message_faults() const;
   // Fault::desync, for one worker of a job: two that left the program's way alike would agree on it.
   bool strays(const std::string& worker_id) {
     if ((!stray_.empty() && stray_ != worker_id) || !strikes(Fault::desync)) return false;
