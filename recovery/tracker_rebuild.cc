@@ -325,6 +325,13 @@ void TrackerMachine::learn(const wire::Known& known, const std::string& from, Ti
   }
   newer.journal_is_older_ = newer.may_be_older_ = true;
   if (interrupted) newer.begged_since_ = begged_since_;
+  // Nobody goes on from a plan without its frontier: who waits, and is in it, did not get it, and begins anew.
+  for (const auto& [life, worker] : waiting_by_incarnation_) {
+    const auto rank = newer.rank_of(life);
+    if (!interrupted || !rank) continue;
+    newer.members_[*rank].state = MemberState::kGone;
+    newer.retire(life);
+  }
   newer.interrupts_ = interrupts_, newer.joins_ = joins_, newer.refusals_ = refusals_;
   newer.preemptions_ = preemptions_, newer.spares_used_ = spares_used_;
   // Lives that are over in the newer plan stand for nobody there; who joins promises again.

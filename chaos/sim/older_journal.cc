@@ -18,7 +18,8 @@ std::optional<OlderJournal::Left> OlderJournal::stored(const wire::JobRecord& re
   if (made) {
     wire::Plan on_disks = record.plan();
     on_disks.clear_frontier();
-    on_disks.clear_setups();
+    plans_.insert(on_disks.SerializeAsString());
+    on_disks.clear_setups();  // where a life had more to note of them
     plans_.insert(on_disks.SerializeAsString());
   }
   const wire::Plan before = std::exchange(plan_, record.plan());
