@@ -248,6 +248,7 @@ void Judge::stored(const std::string& bytes, const std::vector<OlderJournal::Lif
   if (!record.has_plan() || lost_for_good_) return;  // of a finished job it keeps neither plan nor commit
   if (const auto left = older_journal_.stored(record, lives)) {
     if (left->missed) excuse_loss();  // what lives of the newest plan have kept may not be found
+    for (auto p = plans_.upper_bound(left->heard.value); p != plans_.end(); ++p) unheard_plans_.insert(p->second);
     forget_after(left->heard, newest_timeline_);
     completed_.clear();
     const bool newer = !plans_.empty() && plans_.rbegin()->first > left->plan.epoch();
@@ -305,6 +306,8 @@ void Judge::installed(const wire::Plan& plan, Incarnation life, const std::strin
   const auto known = plans_.find(plan.epoch());
   // A plan that was on its way when the job ended and was forgotten.
   if (known == plans_.end() && forgotten_) return sign();
+  // By a life that has stood still all that time, and goes when it hears of the other plan.
+  if (unheard_plans_.contains(plan.SerializeAsString())) return given_up(life);
   if (known == plans_.end() || known->second != plan.SerializeAsString()) {
     return world_.violated(
         "I6", "worker " + worker_id + " installed a plan of epoch " + epoch + " that is not the one announced");

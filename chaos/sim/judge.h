@@ -218,6 +218,7 @@ class Judge {
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
   std::set<Incarnation> given_up_;
+  std::set<std::string> unheard_plans_;  // announced, and not known to a tracker on an older journal when it went on
   bool journal_lost_ = false;
   OlderJournal older_journal_;
   bool mirror_used_ = false;  // for the next plan, as the tracker has said

@@ -649,8 +649,11 @@ struct Replayer::State {
     }
     if (gap.empty() && (w.info || !round.requested.empty())) return;
     if (waits && (w.extended || w.want.bytes.empty())) return look_again(s, w, now);
-    // Nobody needs it here: whoever received it has it, or replays.
-    if (w.extended) return finish(id, {}, log_again(w, round));
+    if (w.extended) {
+      // Nobody needs it here: whoever received it has it, or replays. But what has arrived damaged is there.
+      const bool again = round.damaged != 0 && round.damaged < kAsks && w.asks < enough_asks();
+      return again ? look_again(s, w, now) : finish(id, {}, log_again(w, round));
+    }
     if (w.want.refill && w.want.bytes.empty()) return finish(id, {});
     if (s.generation <= w.stale_generation) {
       s.relist_at = now;  // a want that came after the listing: what it says is not about this want

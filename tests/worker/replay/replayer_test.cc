@@ -736,6 +736,41 @@ TEST(Replayer, TheOnlyHolderIsAskedAgainAfterDamageButNotForEver) {
   EXPECT_TRUE(untouched(buffer));
 }
 
+// Simulated seed 812008721: a copy for other ranks arrived damaged from its only holder, and was not made.
+TEST(Replayer, WhatIsRefilledIsAskedForAgainAfterDamageButNotForEver) {
+  for (const int times : {1, 1'000'000}) {
+    Net net({"host-1"});
+    net.plan.replicas = 2;
+    const RecordKey key = round_key(17);
+    net.life(1).publish(key, 1000);
+    net.install();
+    int damage = times;
+    net.on_reply = [&](Rank, wire::FetchReply& reply) {
+      const bool extra = reply.data() && reply.entries(0).held(0).begin() >= 100;
+      if (extra && damage-- > 0) (*reply.mutable_entries(0)->mutable_payload())[0] ^= 1;
+      return true;
+    };
+    auto buffer = buffer_of(1000);
+    Replayer::Want w;
+    w.key = key;
+    w.fingerprint = info_of(1000).fingerprint;
+    w.total_bytes = 1000;
+    w.bytes = Ranges(0, 100);
+    w.base = buffer.data();
+    w.refill = true;
+    net.want(std::move(w));
+    const auto done = net.run();
+    ASSERT_TRUE(done && done->status.ok());
+    EXPECT_EQ(done->written, Ranges(0, 100));
+    ASSERT_EQ(done->refill.size(), times == 1 ? 1U : 0U);
+    if (times == 1) {
+      EXPECT_EQ(done->refill[0].bytes, bytes_of(key, 100, 1000));
+    } else {
+      EXPECT_LE(times - damage, 5);
+    }
+  }
+}
+
 TEST(Replayer, BytesThatWereNotAskedForAreDroppedLoudly) {
   Net net({"host-1"});
   const RecordKey key = round_key(17);
