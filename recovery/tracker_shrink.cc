@@ -58,9 +58,12 @@ std::optional<TimeMs> TrackerMachine::goes_on_from() const {
   // Nobody else holds anything, and nobody else is waited for: who comes for such a place waits until it is called.
   const bool all_back = std::ranges::all_of(free_places_, [this](std::size_t place) { return vacant(place); });
   if (interrupt_.resume() && survivors_ != 0) {
-    // Those who are lost may hold what others have to load.
+    // Those who are lost may hold what others have to load. (Who need not go on without these, and would have gone on
+    // had none of them come.)
     const bool loads = committed_ && waiting_.size() != loaded_survivors();
-    if (loads && !all_back && !comes_in_vain() && !spares_in_reach(hosts_there())) return std::nullopt;
+    if (loads && !goes_on_alone() && !all_back && !comes_in_vain() && !spares_in_reach(hosts_there())) {
+      return std::nullopt;
+    }
     // Where it has ended for those that come, nobody else is waited for.
     const bool lost = std::ranges::any_of(
         free_places_, [this](std::size_t place) { return !absent(place) && !leaves_for_good(place); });

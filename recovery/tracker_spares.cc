@@ -74,7 +74,6 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
     ++joins_;
     found = spares_.emplace(worker, Spare{who, join.host_id(), join.domain_id(), ++arrivals_, now, {}}).first;
     spares_by_incarnation_[who] = worker;
-    found_nothing_.erase(join.host_id());  // it has not looked, and who was called before it may be gone
     log(Severity::kInfo, "spare_waits",
         "worker " + worker + " on host " + join.host_id() +
             (absent_ != 0 ? " waits until a version is committed, to come into job " : " waits as a spare of job ") +

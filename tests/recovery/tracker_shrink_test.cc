@@ -391,23 +391,19 @@ TEST(Shrink, WhoLooksForEverAtWhatItsHostHoldsHoldsUpNobodyForLong) {
   EXPECT_TRUE(has(text, "10 <- Plan epoch 3 w0=10 (as before) w1=11 (as before) w2 (absent)")) << text;
 }
 
-TEST(Shrink, WhoWasCalledAndIsGoneStandsForNoNewLifeOfItsHost) {
+// What it would have to load may be on machines that never come back (simulated seed 812000719).
+TEST(Shrink, WhoNeedsNotLoadDoesNotWaitForEverWithOneThatDoes) {
   Job t(1);
   t.begin();
   (void)t.vote(10, 2);
   (void)t.vote(11, 2);
   (void)t.vote(12, 2);
   (void)t.give_up(12, 1);
+  (void)t.give_up(11, 1);
   (void)t.report(10, 2, 2);
-  (void)t.joins("w2", 13, "c");
-  // It dies before it hears that it is called to the place that was its worker's.
-  EXPECT_TRUE(has(t.waits("w1", 14, "b"), "14 <- Called epoch 2"));
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_FALSE(has(t.pass_alive(1000, {10}, 2), "Plan")) << "two machines of three are out of reach";
-    (void)t.joins("w2", 13, "c");
-  }
-  EXPECT_TRUE(has(t.waits("w1", 15, "b"), "15 <- Called epoch 2"));
-  EXPECT_TRUE(has(t.joins("w1", 15, "b", 2, 11), "10 <- Plan epoch 2 w0=10 (as before) w1=15 w2=13"));
+  EXPECT_FALSE(has(t.joins("w2", 13, "c"), "Plan")) << "two machines of three are out of reach, and may come back";
+  EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10}, 2), "10 <- Plan epoch 2 w0=10 (as before) w1 (absent) w2 (absent)"))
+      << t.transcript();
 }
 
 TEST(Shrink, AnOlderJournalMayHaveAbsentRanksOfItsOwn) {
