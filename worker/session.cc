@@ -1228,7 +1228,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
 // Also what GPUs are at for a round that is no more: it holds memory that the next calls may need.
 bool Session::has_to_go_on() const {
   return engine_.outstanding() > 0 || engine_.unsettled() || engine_.has_work_elsewhere() || states_move() ||
-         has_gone_shares();
+         has_gone_shares() || (recall_ && !engine_.stopped() && recall_->has_done());
 }
 
 // What goes on while nobody blocks is the engine's thread's.
@@ -1950,6 +1950,11 @@ Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void*
 void Session::look_at_checkpoints() {
   if (!checkpoints_ || engine_.stopped()) return;
   checkpoints_->advance();
+  // What the own host holds of a state is found at once, and nobody may come by for it before the next call.
+  if (recall_->has_done()) {
+    wake(caller_wake_);
+    wake(engine_wake_);
+  }
   if (const auto followed = checkpoints_->take_followed()) control_->followed(followed->version, followed->timeline);
   if (checkpoints_->has_trouble()) {
     if (const std::string warning = checkpoints_->take_warning(); !warning.empty()) log_(WARREN_LOG_WARNING, warning);

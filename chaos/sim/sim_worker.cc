@@ -809,6 +809,7 @@ void SimWorker::fail(const worker_effect::Fail& what) {
 void SimWorker::look_at_checkpoints() {
   if (!checkpoints_ || engine_.stopped()) return;
   checkpoints_->advance();
+  if (recall_->has_done()) data_moved();  // as worker/session.cc wakes itself
   if (const auto followed = checkpoints_->take_followed()) {
     judge_.followed();
     post([this, what = *followed](auto&) { machine_.followed(what.version, what.timeline); });
