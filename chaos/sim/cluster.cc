@@ -346,11 +346,13 @@ class Cluster {
   std::size_t least_copies_ = SIZE_MAX;                  // in any plan since
   std::map<std::string, std::string> hosts_of_plan_;     // with their domains
   std::map<std::uint32_t, std::string> domain_of_rank_;  // in the last plan that has it
+  std::optional<Version> followed_in_;  // the newest version when a rank went where another had gone before
   std::uint64_t second_faults_ = 0, counted_epoch_ = 0;
   bool crowded_ = false;              // ranks of a lost host have gone to another, or spares wait to
   std::uint64_t checked_refill_ = 0;  // in this epoch
   std::uint64_t new_hosts_ = 0;
   std::map<std::string, std::string> taken_;  // machines that are being taken away, with their domains
+  std::set<std::string> taken_domains_;       // also those that are gone
   bool journal_lost_ = false;
   // The journal was lost and members live; from then until the tracker has made it up again.
   struct Rebuilding {
@@ -627,6 +629,7 @@ void Cluster::lose_host(const std::string& host) {
 void Cluster::take_machine(const SimWorker& life, Micros within_us) {
   const std::string& host = life.host();
   if (!taken_.emplace(host, life.domain()).second) return;
+  taken_domains_.insert(life.domain());
   struck();
   if (world_.keeps_transcript()) world_.tell("host " + host + " is taken in " + std::to_string(within_us) + " us");
   const std::string fresh = "n" + std::to_string(++new_hosts_);
@@ -873,7 +876,7 @@ void Cluster::stored(const std::string& bytes) {
   for (const auto& life : lives_) {
     if (!life->alive()) continue;
     const bool says_so = life->epoch() == life->told_epoch() && tracker_.has_heard(life->self());
-    lives.push_back({life->told_epoch(), life->told_commit(), says_so});
+    lives.push_back({life->self(), life->told_epoch(), life->told_commit(), says_so});
   }
   judge_.stored(bytes, lives);
 }
@@ -1018,7 +1021,8 @@ bool Cluster::refilled() const {
 // went to a host that has it already: another domain has none then. Nor where the job goes on without lost ranks: what
 // these held the others do not fill up.
 void Cluster::check_refill() {
-  if (shrinks() || !setting_.survivable || crowded_ || judge_.loss_excused() ||
+  const bool followed = followed_in_ && (!judge_.committed() || *judge_.committed() <= *followed_in_);
+  if (shrinks() || !setting_.survivable || crowded_ || followed || judge_.loss_excused() ||
       checked_refill_ == judge_.plan().epoch())
     return;
   const std::vector<SimWorker*> members = caught_up();
@@ -1042,7 +1046,11 @@ void Cluster::leave_hosts() {
     // Of the ranks of a machine that is taken one may die early, log elsewhere what the machine has, and the others
     // follow.
     std::string& of_rank = domain_of_rank_[m.rank()];
-    crowded_ = crowded_ || (!of_rank.empty() && of_rank != m.domain_id() && domains.contains(m.domain_id()));
+    const bool moves = of_rank != m.domain_id() && domains.contains(m.domain_id());
+    if (moves && taken_domains_.contains(of_rank)) {
+      followed_in_ = kPreamble;
+      for (const auto& life : lives_) followed_in_ = std::max(*followed_in_, life->engine().version());
+    }
     of_rank = m.domain_id();
   }
   for (const wire::Member& m : judge_.plan().servers()) {

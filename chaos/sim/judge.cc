@@ -170,7 +170,6 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
       return world_.violated("I5",
                              "version " + std::to_string(c.version()) + " was called committed before it was durable");
     }
-    if (older_journal_.lacks_commit() && committed_ && Version(c.version()) < *committed_) return sign();
     announce_commit(Version(c.version()), Timeline(c.timeline()));
   } else if (e.has_loaded()) {
     const wire::Loaded& l = e.loaded();
@@ -254,7 +253,7 @@ void Judge::stored(const std::string& bytes, const std::vector<OlderJournal::Lif
     const bool newer = !plans_.empty() && plans_.rbegin()->first > left->plan.epoch();
     take_up(newer ? plan_of(Epoch(plans_.rbegin()->first)) : left->plan);
   }
-  if (older_journal_.forgets(committed_, record, lives)) {
+  if (older_journal_.forgets(committed_, record, plan_, lives)) {
     excuse_loss();  // who was told of it may have dropped what came before
     committed_ = record.committed() ? std::optional(Version(record.committed_version())) : std::nullopt;
     committed_timeline_ = Timeline(record.committed_timeline());
@@ -299,6 +298,8 @@ void Judge::job_forgotten() {
   newest_timeline_ = Timeline();
   life_timelines_.clear();
   newest_epoch_ = 0;
+  older_journal_.forget();
+  unheard_plans_.clear();
 }
 
 void Judge::installed(const wire::Plan& plan, Incarnation life, const std::string& worker_id) {
@@ -741,6 +742,7 @@ Oracle& Judge::oracle(Timeline timeline) {
 
 void Judge::announce_commit(Version version, Timeline timeline) {
   if (committed_ && version < *committed_) {
+    if (older_journal_.lacks_commit()) return sign();
     return world_.violated("I5", "version " + std::to_string(version.value) + " is called committed after version " +
                                      std::to_string(committed_->value));
   }

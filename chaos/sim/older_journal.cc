@@ -40,12 +40,24 @@ std::optional<OlderJournal::Left> OlderJournal::stored(const wire::JobRecord& re
   return left;
 }
 
-bool OlderJournal::forgets(std::optional<Version> committed, const wire::JobRecord& record,
+bool OlderJournal::forgets(std::optional<Version> committed, const wire::JobRecord& record, const wire::Plan& newest,
                            const std::vector<Life>& lives) {
   if (!lacks_commit_) return false;
   const bool behind = committed && (!record.committed() || Version(record.committed_version()) < *committed);
-  lacks_commit_ = behind && std::ranges::any_of(lives, [&](const Life& life) { return life.commit >= *committed; });
+  const auto says = [&](const Life& life) {
+    const auto is = [&](const wire::Member& m) { return m.incarnation() == life.who.value; };
+    return life.commit >= *committed &&
+           (std::ranges::any_of(record.plan().members(), is) || std::ranges::any_of(newest.members(), is));
+  };
+  lacks_commit_ = behind && std::ranges::any_of(lives, says);
   return behind && !lacks_commit_;
+}
+
+void OlderJournal::forget() {
+  plans_.clear();
+  plan_.Clear();
+  newest_.reset();
+  lacks_commit_ = false;
 }
 
 }  // namespace warren::chaos

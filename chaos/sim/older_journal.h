@@ -20,6 +20,7 @@ class OlderJournal {
 
   // What a life that runs was told, read or not.
   struct Life {
+    Incarnation who;
     Epoch plan;
     Version commit;
     bool says_so = false;  // it has read all plans, and the tracker, since it was started, has heard from it
@@ -37,13 +38,16 @@ class OlderJournal {
   void rebuilt() { lacks_commit_ = true; }
   // A record is in the journal: each that ever is, and again when a tracker starts. Nothing: it lacks no plan.
   [[nodiscard]] std::optional<Left> stored(const wire::JobRecord& record, const std::vector<Life>& lives);
-  // Likewise; `committed`: the newest that anybody was told of. Whether it has gone with those.
-  [[nodiscard]] bool forgets(std::optional<Version> committed, const wire::JobRecord& record,
+  // Likewise; `committed`: the newest that anybody was told of, `newest`: the newest plan. Whether it has gone with the
+  // members of that plan and of the record's.
+  [[nodiscard]] bool forgets(std::optional<Version> committed, const wire::JobRecord& record, const wire::Plan& newest,
                              const std::vector<Life>& lives);
   // Until the tracker has learned the newest plan, or goes on from one of its own.
   [[nodiscard]] bool lacks_plans() const { return newest_.has_value(); }
-  // Somebody may know of a newer commit, and will say so: until then the others are told of the older one.
+  // A member may know of a newer commit, and will say so: until then the others are told of the older one.
   [[nodiscard]] bool lacks_commit() const { return lacks_commit_; }
+  // Another job has the name.
+  void forget();
 
  private:
   const World& world_;

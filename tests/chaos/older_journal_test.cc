@@ -26,7 +26,7 @@ class OlderJournalTest : public ::testing::Test {
 };
 
 TEST_F(OlderJournalTest, WhatItHasHeldIsNotMadeNow) {
-  const auto copy = journal_.stored(record(2), {{Epoch(3), {}}, {Epoch(1), {}}});
+  const auto copy = journal_.stored(record(2), {{{}, Epoch(3), {}}, {{}, Epoch(1), {}}});
   ASSERT_TRUE(copy);
   EXPECT_EQ(copy->heard, Epoch(3)) << "a life was told, and may tell";
   EXPECT_EQ(copy->plan.epoch(), 2);
@@ -45,7 +45,7 @@ TEST_F(OlderJournalTest, WhatItHasHeldIsNotMadeNow) {
 
 TEST_F(OlderJournalTest, WhoTellsIsHeededWhenItMakesAPlan) {
   (void)journal_.stored(record(1), {});
-  const auto made = journal_.stored(record(2, 0, 9), {{Epoch(3), {}, true}});
+  const auto made = journal_.stored(record(2, 0, 9), {{{}, Epoch(3), {}, true}});
   ASSERT_TRUE(made);
   EXPECT_EQ(made->heard, Epoch(3)) << "the plan that it makes is judged by that one";
   EXPECT_EQ(made->plan.epoch(), 1);
@@ -55,7 +55,7 @@ TEST_F(OlderJournalTest, WhoTellsIsHeededWhenItMakesAPlan) {
 
 TEST_F(OlderJournalTest, OfWhoHasNotComeItKnowsNothing) {
   (void)journal_.stored(record(1), {});
-  const auto made = journal_.stored(record(3, 0, 9), {{Epoch(4), {}}});
+  const auto made = journal_.stored(record(3, 0, 9), {{{}, Epoch(4), {}}});
   ASSERT_TRUE(made);
   EXPECT_EQ(made->heard, Epoch(2));
 }
@@ -63,22 +63,23 @@ TEST_F(OlderJournalTest, OfWhoHasNotComeItKnowsNothing) {
 TEST_F(OlderJournalTest, NorOfWhoIsHeardLate) {
   (void)journal_.stored(record(1), {});
   world_.count(Fault::message_late);
-  const auto made = journal_.stored(record(2, 0, 9), {{Epoch(4), {}, true}});
+  const auto made = journal_.stored(record(2, 0, 9), {{{}, Epoch(4), {}, true}});
   ASSERT_TRUE(made);
   EXPECT_EQ(made->heard, Epoch(1));
 }
 
 TEST_F(OlderJournalTest, ACommitIsForgottenWithThoseWhoWereToldOfIt) {
-  EXPECT_FALSE(journal_.forgets(Version(3), record(4, 2), {{{}, Version(3)}}));
+  EXPECT_FALSE(journal_.forgets(Version(3), record(4, 2), {}, {{Incarnation(1), {}, Version(3)}}));
   EXPECT_TRUE(journal_.lacks_commit());
-  EXPECT_TRUE(journal_.forgets(Version(3), record(4, 2), {{{}, Version(2)}}));
+  EXPECT_TRUE(journal_.forgets(Version(3), record(4, 2), {},
+                               {{Incarnation(1), {}, Version(2)}, {Incarnation(99), {}, Version(3)}}));
   EXPECT_FALSE(journal_.lacks_commit());
-  EXPECT_FALSE(journal_.forgets(Version(3), record(4, 2), {})) << "once";
+  EXPECT_FALSE(journal_.forgets(Version(3), record(4, 2), {}, {})) << "once";
 }
 
 TEST_F(OlderJournalTest, ACommitThatIsLearnedIsNotForgotten) {
-  EXPECT_FALSE(journal_.forgets(Version(3), record(4, 2), {{{}, Version(3)}}));
-  EXPECT_FALSE(journal_.forgets(Version(3), record(4, 3), {}));
+  EXPECT_FALSE(journal_.forgets(Version(3), record(4, 2), {}, {{Incarnation(1), {}, Version(3)}}));
+  EXPECT_FALSE(journal_.forgets(Version(3), record(4, 3), {}, {}));
   EXPECT_FALSE(journal_.lacks_commit());
 }
 
