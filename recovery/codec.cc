@@ -1099,6 +1099,8 @@ Status validate(const wire::JobRecord& r) {
     if (r.interrupt().epoch() != r.epoch() || r.plan().epoch() >= r.epoch()) return bad("the interrupt ends no plan");
   } else if (r.plan().epoch() != r.epoch()) {
     return bad("the plan is not the newest epoch's");
+  } else if (r.without_frontier()) {
+    return bad("a plan is in force without its frontier");
   }
   std::int64_t last = -1;
   for (const std::uint32_t rank : r.finalized()) {

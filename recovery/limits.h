@@ -138,7 +138,7 @@ inline constexpr std::int64_t kJoinsPerRoundTimeout = 4;
 // Who is silent for so many intervals is suspected, long before it counts as lost.
 inline constexpr std::int64_t kSuspectHeartbeats = 3;
 static_assert(kSuspectHeartbeats < kHeartbeatsPerRoundTimeout);
-// What has taken up a job that is lost, and was of no use, is looked at again when it has been lost for so many.
+// What was of no use to a job that is lost takes it up again only after so many.
 inline constexpr std::int64_t kLookAgainRoundTimeouts = 4;
 // What each rank does is looked at so often within an interval, and judged over so many of them.
 inline constexpr std::int64_t kSamplesPerHeartbeat = 10;

@@ -112,6 +112,7 @@ void TrackerMachine::persist(Effects& effects) {
     record.set_committed_timeline(committed_timeline_.value);
     *record.mutable_setups() = setups_;
     *record.mutable_plan() = plan_;
+    record.set_without_frontier(without_frontier_);
     if (interrupt_.epoch() != 0) *record.mutable_interrupt() = interrupt_;
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       if (members_[rank].silent) record.add_finalized(static_cast<std::uint32_t>(rank));
@@ -228,8 +229,10 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
   if (lose_if_too_few_have_loaded(now, effects)) return;
   const bool whole = waiting_.size() >= settings_.world_size();
   if (!whole) {
-    const auto from = goes_on_from();
-    if (!from || waits_for_called(*from, now)) return;
+    auto from = goes_on_from();
+    if (from && waits_for_called(*from, now)) return;
+    from = goes_on_from();  // who was passed over is not counted on
+    if (!from) return;
     if (now < *from) return arm(*from);
   }
   if (waits_for_servers(now)) return;
@@ -451,8 +454,9 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
   const auto survivors = static_cast<std::size_t>(
       std::count_if(workers.begin(), workers.end(), [](const Waiting* w) { return w->report.has_value(); }));
-  may_be_older_ = false;
+  may_be_older_ = without_frontier_ = false;
   asked_for_newer_.clear();
+  note_who_is_asked();
   if (start.ends_timeline) timeline_ = timeline_.next();
   if (survivors > 0) {
     count(Transition::planned_with_survivors);

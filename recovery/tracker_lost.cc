@@ -21,7 +21,13 @@ void TrackerMachine::on_checkpoint_lost(std::size_t rank, const wire::LogGap& g,
   for (std::size_t other = 0; other < members_.size(); ++other) {
     others_have = others_have || (other != rank && members_[other].has_loaded);
   }
-  if (!shrinks() || !others_have) return lose_job(what, now, effects);
+  if (!shrinks() || !others_have) {
+    std::erase_if(looked_at_, [&](const auto& l) { return now >= l.second; });
+    for (const Source& source : asked_) {
+      looked_at_.insert_or_assign(source, now + limits::kLookAgainRoundTimeouts * timeout_ms());
+    }
+    return lose_job(what, now, effects);
+  }
   // Those who need not load it go on without this rank, whose next life comes in with the next checkpoint.
   count(Transition::newcomer_cannot_load);
   out_of_reach_of_all_ = OutOfReach{*committed_, committed_timeline_, {}, what};
@@ -57,7 +63,6 @@ bool TrackerMachine::lose_if_too_few_have_loaded(TimeMs now, Effects& effects) {
 
 void TrackerMachine::lose_job(const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::job_lost);
-  lost_at_ = now;
   doubted_.clear();
   forget_what_leavers_say();
   end_epoch(Code::kUnavailable, what, {}, Ending::kEndsJob, now, effects);
@@ -67,22 +72,54 @@ void TrackerMachine::lose_job(const std::string& what, TimeMs now, Effects& effe
   spares_by_incarnation_.clear();
 }
 
+// A mirror is one for all hosts.
+std::set<TrackerMachine::Source> TrackerMachine::brought_by(const std::string& host_id, const wire::Held* held,
+                                                            const wire::Logged& logged) const {
+  std::set<Source> brought;
+  if (!planned()) return brought;
+  if (held != nullptr && held->run() == plan_.run()) {
+    brought.insert(held->mirrored() ? Source{"", From::kMirror} : Source{host_id, From::kDisk});
+  }
+  if (logged.run() == plan_.run()) brought.emplace(host_id, From::kLauncher);
+  return brought;
+}
+
+// Before the plan in which all of these are asked. Also what has taken a lost job up, of a host that has a place now.
+void TrackerMachine::note_who_is_asked() {
+  asked_.clear();
+  std::set<std::string_view> hosts = {""};
+  for (const auto& [worker, w] : waiting_) {
+    hosts.insert(w.member.host_id());
+    if (!w.report) asked_.merge(brought_by(w.member.host_id(), w.held ? &*w.held : nullptr, w.logged));
+  }
+  for (const Source& source : std::exchange(taken_up_by_, {})) {
+    if (hosts.contains(source.first)) asked_.insert(source);
+  }
+}
+
 // What it brings may be what was missing: then all gather again, and see; once all have stopped, so that nothing is
 // left of the epoch that was ended.
 bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   if (!lost()) return false;
-  if (now >= lost_at_ + limits::kLookAgainRoundTimeouts * timeout_ms()) looked_at_.clear();
-  std::set<std::pair<std::string, From>> brought;
-  if (join.has_held() && join.held().run() == plan_.run()) {
-    brought.emplace(join.host_id(), join.held().mirrored() ? From::kMirror : From::kDisk);
-  }
-  if (join.has_logged() && join.logged().run() == plan_.run()) brought.emplace(join.host_id(), From::kLauncher);
-  // Otherwise lives that are started again and again would take it up each time, and who waits never heard the verdict.
-  const bool brings = !std::ranges::includes(looked_at_, brought);
+  // What was looked at in vain a moment ago does not take it up: of lives that are started again and again each would,
+  // and who waits never heard the verdict.
+  const auto brought = brought_by(join.host_id(), join.has_held() ? &join.held() : nullptr, join.logged());
+  TimeMs again = now;
+  const bool brings = std::ranges::any_of(brought, [&](const auto& b) {
+    const auto looked_at = looked_at_.find(b);
+    if (looked_at == looked_at_.end() || now >= looked_at->second) return true;
+    again = std::max(again, looked_at->second);
+    return false;
+  });
   if (!brings && !join.spare() && may_hope(who, join, now, effects)) return true;
   if (!brings) {
     count(Transition::join_refused_lost);
-    refuse(who, Code::kUnavailable, interrupt_.reason(), effects);
+    refuse(who, Code::kUnavailable,
+           interrupt_.reason() + (brought.empty() ? ""
+                                                  : " (what host " + join.host_id() +
+                                                        " has kept was looked at, and is looked at again in " +
+                                                        seconds_text(again - now) + ")"),
+           effects);
     return true;
   }
   if (!acting_) return false;
@@ -92,7 +129,7 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
     return true;
   }
   count(Transition::lost_job_taken_up);
-  looked_at_.merge(brought);
+  taken_up_by_ = brought;
   // As if all had died, and nobody had looked for it yet.
   hopes_until_.clear();
   interrupt_.set_ends_job(false);

@@ -141,6 +141,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   told_ = told_changes_ = nullptr;
   // Whose word it was is not in the journal. A gap is then mended first, and a second one rolls back.
   frontier_inherited_ = plan_.frontier_size() != 0;
+  without_frontier_ = record.without_frontier();
   interrupt_ = record.interrupt();
   last_interrupt_ = interrupt_.reason();
   state_ = record.has_interrupt() ? State::kInterrupted : State::kRunning;

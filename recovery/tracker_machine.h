@@ -352,6 +352,12 @@ class TrackerMachine {
   [[nodiscard]] bool lost() const { return interrupt_.ends_job(); }
   // Whether this join was answered: the job is lost, and it brings nothing that might change that.
   bool refuse_lost(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  // Where something of this run has been kept: of a host, or for all.
+  enum class From { kDisk, kMirror, kLauncher };
+  using Source = std::pair<std::string, From>;
+  [[nodiscard]] std::set<Source> brought_by(const std::string& host_id, const wire::Held* held,
+                                            const wire::Logged& logged) const;
+  void note_who_is_asked();
   // Likewise: for a round timeout another may come that does.
   bool may_hope(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   // Where the job may shrink: what is committed cannot be loaded from the hosts that have been asked.
@@ -747,18 +753,19 @@ class TrackerMachine {
     std::string why;
   };
   std::optional<OutOfReach> out_of_reach_of_all_;
-  std::map<Incarnation, TimeMs> hopes_until_;  // who has come to a job that is lost, and brings nothing
-  // Since when the job is lost, and what has taken it up in vain not long ago: an epoch each.
-  enum class From { kDisk, kMirror, kLauncher };
-  TimeMs lost_at_;
-  std::set<std::pair<std::string, From>> looked_at_;  // by host
-  std::map<std::string, TimeMs> excluded_;            // workers without which the job goes on, until when at least
-  std::map<std::size_t, std::string> obstacles_;      // by rank: why it is not replaced, as was said
-  std::set<RankPair> rewired_;                        // links that change with the next plan
-  std::map<RankPair, std::string> hopeless_;          // why not by way of others, as long as these lives are there
-  std::set<RankPair> broken_detours_;                 // in the epoch that ends
-  std::set<RankPair> broken_before_;                  // and in one before, between these lives
-  std::map<RankPair, std::string> no_ways_;           // why a slow link's bytes take the same way, as was said
+  bool without_frontier_ = false;              // plan_ is as a disk knew it
+  std::map<Incarnation, TimeMs> hopes_until_;  // who has come to a job that is lost, and brings nothing new
+  // What new lives of a plan have brought, and what has taken a lost job up since the plan before; what was of no use,
+  // and until when it takes it up no more.
+  std::set<Source> asked_, taken_up_by_;
+  std::map<Source, TimeMs> looked_at_;
+  std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
+  std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
+  std::set<RankPair> rewired_;                    // links that change with the next plan
+  std::map<RankPair, std::string> hopeless_;      // why not by way of others, as long as these lives are there
+  std::set<RankPair> broken_detours_;             // in the epoch that ends
+  std::set<RankPair> broken_before_;              // and in one before, between these lives
+  std::map<RankPair, std::string> no_ways_;       // why a slow link's bytes take the same way, as was said
   TimeMs no_rewire_before_;
   TimeMs next_repeat_;  // interrupts again, or a look at who waits
   TimeMs next_log_;

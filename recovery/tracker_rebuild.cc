@@ -316,6 +316,7 @@ void TrackerMachine::learn(const wire::Known& known, const std::string& from, Ti
                  " knows that of epoch " + std::to_string(plan.epoch()) + "; the ranks stop, connect again and go on");
     i.set_resume(true);
   }
+  record.set_without_frontier(interrupted);
   newer.transitions_ = std::move(transitions_);
   newer.since_ = newer.next_log_ = now;
   newer.promised_at_ = promised_at_;
@@ -325,13 +326,6 @@ void TrackerMachine::learn(const wire::Known& known, const std::string& from, Ti
   }
   newer.journal_is_older_ = newer.may_be_older_ = true;
   if (interrupted) newer.begged_since_ = begged_since_;
-  // Nobody goes on from a plan without its frontier: who waits, and is in it, did not get it, and begins anew.
-  for (const auto& [life, worker] : waiting_by_incarnation_) {
-    const auto rank = newer.rank_of(life);
-    if (!interrupted || !rank) continue;
-    newer.members_[*rank].state = MemberState::kGone;
-    newer.retire(life);
-  }
   newer.interrupts_ = interrupts_, newer.joins_ = joins_, newer.refusals_ = refusals_;
   newer.preemptions_ = preemptions_, newer.spares_used_ = spares_used_;
   // Lives that are over in the newer plan stand for nobody there; who joins promises again.
@@ -400,6 +394,7 @@ bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
     if (w.held && w.held->run() == most->first) told.push_back(&w.held->known());
   }
   take_over(plan, newest_of(plan, told), now);
+  without_frontier_ = true;
   servers_.clear();  // no process is left
   log(Severity::kWarning, "adopted_from_disks",
       "the journal does not hold job " + options_.job +

@@ -40,6 +40,12 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
     count(Transition::interrupt_repeated);
     return send_interrupt(*rank, effects);
   }
+  if (without_frontier_ && r.plan_epoch() < plan_.epoch()) {
+    // It did not get the plan that a disk knows, and nobody can tell it how far rounds had come: it begins anew.
+    lose(*rank);
+    refuse_stale(who, effects);
+    return maybe_gather(now, effects);
+  }
   const std::size_t bytes = r.ByteSizeLong();
   if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) {
     count(Transition::reports_too_large);

@@ -180,25 +180,36 @@ TEST(TrackerLost, WhoBringsWhatMayHaveBeenMissingIsTakenIn) {
   }
 }
 
+// Lost, taken up by what w0's host a has in memory, and lost again after lives 30 and 31 were planned for.
+class LostAgain : public AllDead {
+ public:
+  // `elsewhere`: w0's life that took it up has died, and the one that is planned for is on another host.
+  explicit LostAgain(bool elsewhere = false) {
+    (void)lose();
+    all_stop();
+    (void)joins_with_memory(0, elsewhere ? 29 : 30);
+    if (elsewhere) {
+      wire::Envelope e = promised(30);
+      *e.mutable_join() = test::join("w0", "c", 2, 2);
+      (void)send(std::move(e));
+    }
+    (void)joins(1, 31);
+    EXPECT_TRUE(has(checkpoint_lost(30, 3, 2), "31 <- End epoch 4")) << transcript();
+    (void)stopped(30, 4);
+    (void)stopped(31, 4);
+    EXPECT_TRUE(view().lost);
+  }
+};
+
 // Seed 31169: a job of one rank whose spares' host held something was taken up by each of their lives, 236 times.
 TEST(TrackerLost, WhatHasTakenItUpInVainDoesSoAgainOnlyAfterAWhile) {
-  class Lost : public AllDead {
-   public:
-    Lost() {
-      (void)lose();
-      all_stop();
-      (void)joins_with_memory(0, 30);
-      (void)joins(1, 31);
-      EXPECT_TRUE(has(checkpoint_lost(30, 3, 2), "31 <- End epoch 4"));
-      (void)stopped(30, 4);
-      (void)stopped(31, 4);
-      EXPECT_TRUE(view().lost);
-    }
-  };
-  Lost same, disk, other, later;
+  LostAgain same, disk, other, later;
   EXPECT_EQ(same.joins_with_memory(0, 40), "40 <- HeartbeatReply 1\n");
   (void)same.pass(kTimeoutMs);
-  EXPECT_EQ(same.joins_with_memory(0, 40), "40 <- " + kRefusal + "drop 40\n");
+  const std::string refused = same.joins_with_memory(0, 40);
+  EXPECT_TRUE(
+      has(refused, "40 <- Refused 2: " + kWhy + " (what host a has kept was looked at, and is looked at again in 15"))
+      << refused;
   EXPECT_TRUE(has(disk.joins_with_disk(0, 40), "Welcome"));
   EXPECT_TRUE(has(other.joins_with_memory(1, 41), "Welcome"));
   // What is on a host may be another thing then.
@@ -206,6 +217,52 @@ TEST(TrackerLost, WhatHasTakenItUpInVainDoesSoAgainOnlyAfterAWhile) {
   EXPECT_EQ(later.joins_with_memory(0, 40), "40 <- HeartbeatReply 1\n");
   (void)later.pass(1);
   EXPECT_TRUE(has(later.joins_with_memory(0, 40), "Welcome"));
+}
+
+TEST(TrackerLost, WhatWasNotAskedBecauseItsLifeDiedMayTakeItUpAgain) {
+  LostAgain t(true);
+  EXPECT_TRUE(has(t.joins_with_memory(0, 40), "Welcome")) << t.transcript();
+}
+
+// It may be lost again, later, for want of something else.
+TEST(TrackerLost, WhatWasOfUseIsAskedAgainAtOnce) {
+  AllDead t;
+  (void)t.lose();
+  t.all_stop();
+  (void)t.joins_with_memory(0, 30);
+  (void)t.joins(1, 31);
+  (void)t.pass(60 * kTimeoutMs);
+  (void)t.give_up(30, 3);
+  (void)t.give_up(31, 3);
+  (void)t.joins(0, 40);
+  EXPECT_TRUE(has(t.joins(1, 41), "w0=40 w1=41")) << t.transcript();
+  EXPECT_TRUE(has(t.checkpoint_lost(40, t.view().epoch.value, 2), "<- End epoch")) << t.transcript();
+  (void)t.stopped(40, t.view().epoch.value);
+  (void)t.stopped(41, t.view().epoch.value);
+  EXPECT_TRUE(has(t.joins_with_memory(0, 50), "Welcome")) << t.transcript();
+}
+
+// A damaged mirror is the same one from whatever host.
+TEST(TrackerLost, AMirrorThatWasOfNoUseIsAskedOnce) {
+  AllDead t;
+  (void)t.lose();
+  t.all_stop();
+  const auto joins_with_mirror = [&](std::uint64_t worker, std::uint64_t life) {
+    wire::Envelope e = t.join_of(worker, life);
+    e.mutable_join()->mutable_held()->set_run(10);
+    e.mutable_join()->mutable_held()->set_mirrored(true);
+    wire::Known& known = *e.mutable_join()->mutable_held()->mutable_known();
+    known.set_epoch(1);
+    known.set_committed(true);
+    known.set_committed_version(2);
+    return t.send(std::move(e));
+  };
+  EXPECT_TRUE(has(joins_with_mirror(0, 30), "Welcome")) << t.transcript();
+  (void)t.joins(1, 31);
+  EXPECT_TRUE(has(t.checkpoint_lost(30, 3, 2), "31 <- End epoch 4")) << t.transcript();
+  (void)t.stopped(30, 4);
+  (void)t.stopped(31, 4);
+  EXPECT_EQ(joins_with_mirror(1, 41), "41 <- HeartbeatReply 1\n");
 }
 
 TEST(TrackerLost, AnotherRunsDisksBringNothing) {

@@ -510,27 +510,40 @@ TEST(TrackerRebuild, AnOlderCopyLearnsFromDisksWhenNobodyLives) {
 
 // Simulated seed 813005887: its first plan was lost on the way to it, and a disk knows that plan but for its frontier.
 TEST(TrackerRebuild, WhoDidNotGetThePlanThatADiskKnowsBeginsAnew) {
-  TrackerScript t(true, 2);
-  for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
-  wire::Plan newest = later_plan(t.disk(), {20, 21});
-  newest.clear_frontier();
-  t.restart();
-  (void)t.pass(3000);
-  const auto joins = [&](std::uint64_t w, std::uint64_t life) {
-    wire::Envelope e = t.promised(life);
-    *e.mutable_join() = test::join("w" + std::to_string(w), "h" + std::to_string(w), 2, 2);
-    wire::Held& held = *e.mutable_join()->mutable_held();
-    held.set_run(newest.run());
-    *held.mutable_known() = known(life, newest.epoch(), &newest, 3).known();
-    if (w == 0) e.mutable_join()->clear_held();
-    return t.send(std::move(e));
-  };
-  (void)joins(0, 20);
-  EXPECT_NE(joins(1, 31).find("log journal_older: "), std::string::npos);
-  EXPECT_NE(joins(1, 31).find("31 <- "), std::string::npos);
-  EXPECT_NE(joins(0, 20).find("20 <- Refused"), std::string::npos) << t.transcript();
-  (void)joins(0, 30);
-  EXPECT_NE(joins(1, 31).find(" w0=30 w1=31 timeline 1 committed 3"), std::string::npos) << t.transcript();
+  for (const bool restarted : {false, true}) {
+    TrackerScript t(true, 2);
+    for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
+    wire::Plan newest = later_plan(t.disk(), {20, 21});
+    newest.clear_frontier();
+    t.restart();
+    (void)t.pass(3000);
+    const auto joins = [&](std::uint64_t w, std::uint64_t life) {
+      wire::Envelope e = t.promised(life);
+      *e.mutable_join() = test::join("w" + std::to_string(w), "h" + std::to_string(w), 2, 2);
+      wire::Held& held = *e.mutable_join()->mutable_held();
+      held.set_run(newest.run());
+      *held.mutable_known() = known(life, newest.epoch(), &newest, 3).known();
+      if (w == 0) e.mutable_join()->clear_held();
+      return t.send(std::move(e));
+    };
+    (void)joins(0, 20);
+    EXPECT_NE(joins(1, 31).find("log journal_older: "), std::string::npos);
+    (void)joins(1, 31);
+    (void)joins(0, 20);
+    if (restarted) {
+      t.restart();
+      (void)joins(1, 31);
+      (void)joins(0, 20);
+    }
+    EXPECT_NE(joins(0, 20).find("20 <- Pause epoch 5"), std::string::npos) << t.transcript();
+    wire::Envelope e = t.promised(20);
+    e.mutable_report()->set_epoch(5);
+    EXPECT_NE(t.send(std::move(e)).find("20 <- Refused"), std::string::npos) << t.transcript();
+    (void)joins(0, 30);
+    (void)joins(1, 31);
+    (void)t.pass(3000);  // one that was started again waits for newer plans once more
+    EXPECT_NE(t.transcript().find(" w0=30 w1=31 timeline 1 committed 3"), std::string::npos) << t.transcript();
+  }
 }
 
 // The mirror served when the newest plan was made: a committed version fell.

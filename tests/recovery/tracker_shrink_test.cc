@@ -406,6 +406,25 @@ TEST(Shrink, WhoNeedsNotLoadDoesNotWaitForEverWithOneThatDoes) {
       << t.transcript();
 }
 
+// It was counted on while it looked at its host, with which two machines of three are there.
+TEST(Shrink, NoPlanIsMadeOutOfReachOnceALookerIsPassedOver) {
+  Job t;
+  t.begin();
+  (void)t.vote(10, 2);
+  (void)t.vote(11, 2);
+  (void)t.vote(12, 2);
+  for (const std::uint64_t life : {10, 11, 12}) (void)t.give_up(life, 1);
+  std::string text;
+  for (int i = 0; i < 15; ++i) {
+    text += t.joins("w0", 20, "a", 0, 10);
+    text += t.joins("w2", 23, "d");
+    text += t.waits("w1", 21, "b");
+    text += t.pass(1000);
+  }
+  EXPECT_TRUE(has(text, "21 <- Called")) << text;
+  EXPECT_FALSE(has(text, "Plan epoch 2")) << text;
+}
+
 TEST(Shrink, AnOlderJournalMayHaveAbsentRanksOfItsOwn) {
   Job t(1);
   t.begin();
