@@ -23,7 +23,14 @@ void TrackerMachine::on_checkpoint_lost(std::size_t rank, const wire::LogGap& g,
   }
   if (!shrinks() || !others_have) {
     std::erase_if(looked_at_, [&](const auto& l) { return now >= l.second; });
+    // What took it up and was not asked, because its life died before the plan or had no place in it, may do so once
+    // more at once.
+    for (const Source& source : taken_up_by_) {
+      if (missed_.size() >= 2 * members_.size() || !missed_.insert(source).second) asked_.insert(source);
+    }
+    taken_up_by_.clear();
     for (const Source& source : asked_) {
+      missed_.erase(source);
       looked_at_.insert_or_assign(source, now + limits::kLookAgainRoundTimeouts * timeout_ms());
     }
     return lose_job(what, now, effects);
@@ -92,9 +99,11 @@ void TrackerMachine::note_who_is_asked() {
     hosts.insert(w.member.host_id());
     if (!w.report) asked_.merge(brought_by(w.member.host_id(), w.held ? &*w.held : nullptr, w.logged));
   }
-  for (const Source& source : std::exchange(taken_up_by_, {})) {
-    if (hosts.contains(source.first)) asked_.insert(source);
-  }
+  std::erase_if(taken_up_by_, [&](const Source& source) {
+    const bool asked = hosts.contains(source.first);
+    if (asked) asked_.insert(source);
+    return asked;
+  });
 }
 
 // What it brings may be what was missing: then all gather again, and see; once all have stopped, so that nothing is

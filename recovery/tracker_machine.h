@@ -413,6 +413,10 @@ class TrackerMachine {
   void drop_silent_spares(TimeMs now, Effects& effects);
   // It has told of something that its host holds.
   [[nodiscard]] static bool holds(const Waiting& waiting);
+  // Where a spare of that host may bring something yet.
+  [[nodiscard]] bool counts_on(const std::string& host) const {
+    return !found_nothing_.contains(host) && !passed_over_.contains(host);
+  }
   // Of those who wait for the next plan and hold something, and the spares that were called.
   [[nodiscard]] std::set<std::string> hosts_there() const;
   [[nodiscard]] bool spares_in_reach(const std::set<std::string>& there) const;
@@ -690,6 +694,7 @@ class TrackerMachine {
   std::map<Incarnation, std::string> spares_by_incarnation_;
   std::map<std::size_t, std::string> calls_;  // by place: the spare that was called for it, and has not answered
   std::set<std::string> found_nothing_;       // hosts whose spares have looked in vain since the interrupt
+  std::set<std::string> passed_over_;         // hosts whose spares were called since, and have not answered in time
   std::set<std::string> left_domains_;        // that plans have left since the newest commit, at most one a copy
   std::map<Incarnation, Server> servers_;
   std::vector<Farewell> farewells_;  // for the next plan: of those who need not serve, as others answer for them
@@ -755,9 +760,9 @@ class TrackerMachine {
   std::optional<OutOfReach> out_of_reach_of_all_;
   bool without_frontier_ = false;              // plan_ is as a disk knew it
   std::map<Incarnation, TimeMs> hopes_until_;  // who has come to a job that is lost, and brings nothing new
-  // What new lives of a plan have brought, and what has taken a lost job up since the plan before; what was of no use,
-  // and until when it takes it up no more.
-  std::set<Source> asked_, taken_up_by_;
+  // What new lives of a plan have brought; what has taken a lost job up, and has no host in a plan since; what of that
+  // was missed so before; what was of no use, and until when it takes a job up no more.
+  std::set<Source> asked_, taken_up_by_, missed_;
   std::map<Source, TimeMs> looked_at_;
   std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
   std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said

@@ -200,9 +200,8 @@ bool TrackerMachine::given_away(std::size_t place, TimeMs now) const {
   if (state_ != State::kRunning && !interrupt_.resume()) return false;
   if (state_ == State::kGathering && (survivors_ == 0 || now >= since_ + timeout_ms())) return false;
   if (for_nobody || takers_.contains(place) || calls_.contains(place)) return true;
-  return std::ranges::any_of(spares_, [&](const auto& s) {
-    return s.first != own && !s.second.call && !found_nothing_.contains(s.second.host_id);
-  });
+  return std::ranges::any_of(
+      spares_, [&](const auto& s) { return s.first != own && !s.second.call && counts_on(s.second.host_id); });
 }
 
 }  // namespace warren

@@ -118,18 +118,26 @@ bool TrackerMachine::send_back_newcomers(Effects& effects) {
 }
 
 // Who was called to come in, and looks for longer than a round timeout at what its host holds, comes another time.
+// (Once more it is not given that time.)
 bool TrackerMachine::waits_for_called(TimeMs from, TimeMs now) {
-  if (calls_.empty()) return false;
-  if (now < from + timeout_ms()) {
-    arm(from + timeout_ms());
-    return true;
+  std::optional<TimeMs> next;
+  std::vector<std::size_t> over;
+  for (const auto& [place, worker] : calls_) {
+    const Spare& spare = spares_.at(worker);
+    const TimeMs due = (passed_over_.contains(spare.host_id) ? from : std::max(from, spare.call->at)) + timeout_ms();
+    if (now >= due) {
+      over.push_back(place);
+    } else if (!next || due < *next) {
+      next = due;
+    }
   }
-  while (!calls_.empty()) {
+  for (const std::size_t place : over) {
     count(Transition::spare_passed_over);
-    found_nothing_.insert(spares_.at(calls_.begin()->second).host_id);
-    end_call(calls_.begin()->first);
+    passed_over_.insert(spares_.at(calls_.at(place)).host_id);
+    end_call(place);
   }
-  return false;
+  if (next) arm(*next);
+  return next.has_value();
 }
 
 // Of what was committed there are as many copies as domains had a rank: those that are missing from the usual number

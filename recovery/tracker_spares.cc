@@ -74,6 +74,7 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
     ++joins_;
     found = spares_.emplace(worker, Spare{who, join.host_id(), join.domain_id(), ++arrivals_, now, {}}).first;
     spares_by_incarnation_[who] = worker;
+    passed_over_.erase(join.host_id());  // who did not answer may be gone: this one has not been asked
     log(Severity::kInfo, "spare_waits",
         "worker " + worker + " on host " + join.host_id() +
             (absent_ != 0 ? " waits until a version is committed, to come into job " : " waits as a spare of job ") +
@@ -220,7 +221,7 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   const auto in_reach = [&] {
     std::set<std::string> there = hosts_there();
     for (const auto& spare : chosen) {
-      if (spare && !found_nothing_.contains(std::string(idle[*spare].host_id))) {
+      if (spare && counts_on(std::string(idle[*spare].host_id))) {
         there.insert(std::string(idle[*spare].host_id));
       }
     }
@@ -264,7 +265,7 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
     const auto place = place_of(worker);
     if (!place || !free_places_.contains(*place) || (spare.call && spare.call->place == *place)) continue;
     // It was sent back, or passed over; or would be.
-    if ((found_nothing_.contains(spare.host_id) || comes_in_vain()) && goes_on_alone()) continue;
+    if ((!counts_on(spare.host_id) || comes_in_vain()) && goes_on_alone()) continue;
     if (given_away(*place, now)) {
       count(Transition::replaced_waits);
       continue;
@@ -310,7 +311,7 @@ void TrackerMachine::pass_over_silent(TimeMs now) {
     Spare& spare = spares_.at(call.second);
     if (now < answer_due(spare)) return false;
     count(Transition::spare_passed_over);
-    if (shrinks()) found_nothing_.insert(spare.host_id);
+    if (shrinks()) passed_over_.insert(spare.host_id);
     spare.call.reset();
     spare.arrival = ++arrivals_;
     return true;
@@ -320,6 +321,7 @@ void TrackerMachine::pass_over_silent(TimeMs now) {
 void TrackerMachine::end_calls() {
   while (!calls_.empty()) end_call(calls_.begin()->first);
   found_nothing_.clear();
+  passed_over_.clear();
   out_of_reach_ = false;
 }
 
@@ -356,7 +358,7 @@ std::set<std::string> TrackerMachine::hosts_there() const {
   // Not known before they say it.
   for (const auto& [place, worker] : calls_) {
     const std::string& host = spares_.at(worker).host_id;
-    if (!found_nothing_.contains(host)) there.insert(host);
+    if (counts_on(host)) there.insert(host);
   }
   for (const auto& [life, server] : servers_) {
     if (is_served(server.member.host_id())) there.insert(server.member.host_id());

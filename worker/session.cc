@@ -704,6 +704,7 @@ void Session::committed(Version version, Timeline timeline) {
     disk_->writer().drop({engine_.oldest_timeline(), version, {{timeline, version}}, engine_.setups_in_use()});
   }
   if (installed_) look_at_dead_segments();
+  look_at_checkpoints();
 }
 
 // Lets go of what dead lives of this host have logged and nobody needs any more.
@@ -1228,7 +1229,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
 // Also what GPUs are at for a round that is no more: it holds memory that the next calls may need.
 bool Session::has_to_go_on() const {
   return engine_.outstanding() > 0 || engine_.unsettled() || engine_.has_work_elsewhere() || states_move() ||
-         has_gone_shares() || (recall_ && !engine_.stopped() && recall_->has_done());
+         has_gone_shares();
 }
 
 // What goes on while nobody blocks is the engine's thread's.
@@ -1951,7 +1952,8 @@ void Session::look_at_checkpoints() {
   if (!checkpoints_ || engine_.stopped()) return;
   checkpoints_->advance();
   // What the own host holds of a state is found at once, and nobody may come by for it before the next call.
-  if (recall_->has_done()) {
+  while (engine_.drain_recalls()) {
+    checkpoints_->advance();
     wake(caller_wake_);
     wake(engine_wake_);
   }

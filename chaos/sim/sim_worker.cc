@@ -809,7 +809,10 @@ void SimWorker::fail(const worker_effect::Fail& what) {
 void SimWorker::look_at_checkpoints() {
   if (!checkpoints_ || engine_.stopped()) return;
   checkpoints_->advance();
-  if (recall_->has_done()) data_moved();  // as worker/session.cc wakes itself
+  while (engine_.drain_recalls()) {
+    checkpoints_->advance();
+    data_moved();
+  }
   if (const auto followed = checkpoints_->take_followed()) {
     judge_.followed();
     post([this, what = *followed](auto&) { machine_.followed(what.version, what.timeline); });

@@ -224,6 +224,32 @@ TEST(TrackerLost, WhatWasNotAskedBecauseItsLifeDiedMayTakeItUpAgain) {
   EXPECT_TRUE(has(t.joins_with_memory(0, 40), "Welcome")) << t.transcript();
 }
 
+// A worker that is no member, of a host without a place, brings the same with each of its lives.
+TEST(TrackerLost, WhatIsNeverAskedTakesItUpTwiceAtOnce) {
+  AllDead t;
+  (void)t.lose();
+  t.all_stop();
+  int taken_up = 0;
+  for (std::uint64_t life = 30; life < 180; life += 10) {
+    wire::Envelope e = t.promised(life);
+    *e.mutable_join() = test::join("s0", "c", 2, 2);
+    e.mutable_join()->set_waits(true);
+    e.mutable_join()->mutable_held()->set_run(10);
+    e.mutable_join()->mutable_held()->mutable_known()->set_epoch(1);
+    taken_up += has(t.send(std::move(e)), " paused ");
+    if (t.view().lost) {
+      (void)t.pass(1000);
+      continue;
+    }
+    (void)t.joins(0, life + 1);
+    (void)t.joins(1, life + 2);
+    (void)t.checkpoint_lost(life + 1, t.view().epoch.value, 2);
+    (void)t.stopped(life + 1, t.view().epoch.value);
+    (void)t.stopped(life + 2, t.view().epoch.value);
+  }
+  EXPECT_EQ(taken_up, 2) << t.transcript();
+}
+
 // It may be lost again, later, for want of something else.
 TEST(TrackerLost, WhatWasOfUseIsAskedAgainAtOnce) {
   AllDead t;

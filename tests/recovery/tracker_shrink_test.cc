@@ -406,6 +406,49 @@ TEST(Shrink, WhoNeedsNotLoadDoesNotWaitForEverWithOneThatDoes) {
       << t.transcript();
 }
 
+// Ranks 1 and 2 have lost their machines' ranks, and what is committed cannot be loaded without one of them.
+std::string lose_two(Job& t) {
+  t.begin();
+  for (const std::uint64_t life : {10, 11, 12}) (void)t.vote(life, 2);
+  (void)t.give_up(12, 1);
+  (void)t.give_up(11, 1);
+  return t.report(10, 2, 2);
+}
+
+TEST(Shrink, WhoWasCalledAndIsGoneDoesNotStandForTheNextLifeOfItsHost) {
+  Job t;
+  (void)lose_two(t);
+  std::string text = t.waits("s", 40, "b");
+  text += t.pass_alive(12'000, {10}, 2);
+  EXPECT_TRUE(has(text, "40 <- Called")) << text;
+  text = "";
+  for (int i = 0; i < 12; ++i) {
+    text += t.waits("s", 41, "b");
+    text += t.pass_alive(1000, {10}, 2);
+  }
+  EXPECT_TRUE(has(text, "41 <- Called")) << text;
+}
+
+TEST(Shrink, WhoIsCalledLateHasTheTimeToLook) {
+  Job t;
+  (void)lose_two(t);
+  std::string text;
+  const auto wait = [&](int seconds, bool spare) {
+    for (int i = 0; i < seconds; ++i) {
+      text += t.pass_alive(1000, {10}, 2);
+      text += t.joins("w2", 23, "d");
+      if (spare) text += t.waits("s", 40, "b");
+    }
+  };
+  text += t.joins("w2", 23, "d");
+  wait(12, false);
+  text += t.waits("s", 40, "b");
+  wait(3, true);
+  EXPECT_TRUE(has(text, "40 <- Called")) << text;
+  text += t.joins("s", 40, "b", 2, 11);
+  EXPECT_TRUE(has(text, "10 <- Plan epoch 2 w0=10 (as before) s=40 w2=23")) << text;
+}
+
 // It was counted on while it looked at its host, with which two machines of three are there.
 TEST(Shrink, NoPlanIsMadeOutOfReachOnceALookerIsPassedOver) {
   Job t;
