@@ -261,7 +261,8 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
       if (learn_from_disks(now, effects)) return;
     }
     const bool inherits = !std::exchange(distrust_inherited_, false);
-    start.goes_on = survived || (inherits && interrupt_.resume() && memory_survives());
+    // (Without the plan's frontier nobody could say which rounds disks alone hold, and theirs would be others' names.)
+    start.goes_on = survived || (inherits && !without_frontier_ && interrupt_.resume() && memory_survives());
     auto setups = next_setups(start.goes_on);
     if (!setups.ok()) {
       count(Transition::frontier_torn);

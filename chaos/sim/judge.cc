@@ -245,6 +245,7 @@ void Judge::take_up(const wire::Plan& plan) {
 void Judge::stored(const std::string& bytes, const std::vector<OlderJournal::Life>& lives) {
   const wire::JobRecord& record = read(&bytes);
   if (!record.has_plan() || lost_for_good_) return;  // of a finished job it keeps neither plan nor commit
+  without_frontier_ = without_frontier_ || record.without_frontier();
   if (const auto left = older_journal_.stored(record, lives)) {
     if (left->missed) excuse_loss();  // what lives of the newest plan have kept may not be found
     for (auto p = plans_.upper_bound(left->heard.value); p != plans_.end(); ++p) unheard_plans_.insert(p->second);
@@ -373,7 +374,8 @@ void Judge::made(const wire::Plan& plan) {
   const bool survived = std::ranges::any_of(plan.members(), [](const auto& m) { return !m.absent() && !m.fresh(); });
   const bool other_set = absent_of(plan) != absent_of(before);
   if (Timeline(plan.timeline()) > newest_timeline_ && before.settings().replicas() > 0 && !survived && !other_set &&
-      !rolled_back_ && !rollback_excused_ && !journal_lost_ && gap_in_ != Epoch(before.epoch()) && remembered(before)) {
+      !rolled_back_ && !rollback_excused_ && !journal_lost_ && !without_frontier_ && gap_in_ != Epoch(before.epoch()) &&
+      remembered(before)) {
     return world_.violated("I4", "no life has survived, and what its launchers have kept is not used in epoch " +
                                      std::to_string(plan.epoch()));
   }
@@ -382,7 +384,7 @@ void Judge::made(const wire::Plan& plan) {
     if (survived) came_from_ = newest_timeline_;
     if (!survived) all_new_ = Timeline(plan.timeline());
   }
-  rolled_back_ = false;
+  rolled_back_ = without_frontier_ = false;
   interrupted_at_us_.reset();
   begin_timeline(plan);
   mirror_used_ = false;

@@ -223,7 +223,8 @@ class Judge {
   OlderJournal older_journal_;
   bool mirror_used_ = false;  // for the next plan, as the tracker has said
   bool with_mirror_ = false;
-  bool rolled_back_ = false;  // since the newest plan was made
+  bool rolled_back_ = false;       // since the newest plan was made
+  bool without_frontier_ = false;  // likewise: the tracker has learned the plan from a disk
   // After disks_lost(), until a timeline begins after `lost`.
   struct Fallback {
     Version version;

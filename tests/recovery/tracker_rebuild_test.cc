@@ -467,7 +467,9 @@ TEST(TrackerRebuild, AReportToTheTrackerBeforeIsAskedForAgain) {
 
 // All have died since, and nobody is left who could tell.
 TEST(TrackerRebuild, AnOlderCopyLearnsFromDisksWhenNobodyLives) {
-  for (const bool commit_alone : {false, true}) {
+  // Of the last one launchers have kept what lives of the newest plan had logged, and not how far these were to replay.
+  for (const int what : {0, 1, 2}) {
+    const bool commit_alone = what == 1, kept = what == 2;
     TrackerScript t(true, 2);
     for (std::uint64_t w : {0, 1}) (void)t.join("w" + std::to_string(w), 10 + w, 2, "h" + std::to_string(w));
     wire::Plan newest = later_plan(t.disk(), {20, 21});
@@ -482,9 +484,13 @@ TEST(TrackerRebuild, AnOlderCopyLearnsFromDisksWhenNobodyLives) {
     const auto join_both = [&] {
       wire::Envelope first = t.promised(30);
       *first.mutable_join() = test::join("w0", "h0", 2, 2);
+      if (kept) first.mutable_join()->mutable_logged()->add_lives(20);
+      if (kept) first.mutable_join()->mutable_logged()->set_run(newest.run());
       (void)t.send(std::move(first));
       wire::Envelope e = t.promised(31);
       *e.mutable_join() = test::join("w1", "h1", 2, 2);
+      if (kept) e.mutable_join()->mutable_logged()->add_lives(21);
+      if (kept) e.mutable_join()->mutable_logged()->set_run(newest.run());
       wire::Held& held = *e.mutable_join()->mutable_held();
       held.set_run(newest.run());
       *held.mutable_known() = known(31, newest.epoch(), &newest, 3).known();
