@@ -22,17 +22,7 @@ void TrackerMachine::on_checkpoint_lost(std::size_t rank, const wire::LogGap& g,
     others_have = others_have || (other != rank && members_[other].has_loaded);
   }
   if (!shrinks() || !others_have) {
-    std::erase_if(looked_at_, [&](const auto& l) { return now >= l.second; });
-    // What took it up and was not asked, because its life died before the plan or had no place in it, may do so once
-    // more at once.
-    for (const Source& source : taken_up_by_) {
-      if (missed_.size() >= 2 * members_.size() || !missed_.insert(source).second) asked_.insert(source);
-    }
-    taken_up_by_.clear();
-    for (const Source& source : asked_) {
-      missed_.erase(source);
-      looked_at_.insert_or_assign(source, now + limits::kLookAgainRoundTimeouts * timeout_ms());
-    }
+    note_asked_in_vain(now);
     return lose_job(what, now, effects);
   }
   // Those who need not load it go on without this rank, whose next life comes in with the next checkpoint.
@@ -104,6 +94,19 @@ void TrackerMachine::note_who_is_asked() {
     if (asked) asked_.insert(source);
     return asked;
   });
+}
+
+// What took the job up and was not asked, because its life died before the plan or had no place in it, may do so once
+// more at once.
+void TrackerMachine::note_asked_in_vain(TimeMs now) {
+  std::erase_if(looked_at_, [&](const auto& l) { return now >= l.second; });
+  for (const Source& source : std::exchange(taken_up_by_, {})) {
+    if (missed_.size() >= 2 * members_.size() || !missed_.insert(source).second) asked_.insert(source);
+  }
+  for (const Source& source : asked_) {
+    missed_.erase(source);
+    looked_at_.insert_or_assign(source, now + limits::kLookAgainRoundTimeouts * timeout_ms());
+  }
 }
 
 // What it brings may be what was missing: then all gather again, and see; once all have stopped, so that nothing is

@@ -358,6 +358,7 @@ class TrackerMachine {
   [[nodiscard]] std::set<Source> brought_by(const std::string& host_id, const wire::Held* held,
                                             const wire::Logged& logged) const;
   void note_who_is_asked();
+  void note_asked_in_vain(TimeMs now);
   // Likewise: for a round timeout another may come that does.
   bool may_hope(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   // Where the job may shrink: what is committed cannot be loaded from the hosts that have been asked.

@@ -809,6 +809,7 @@ void SimWorker::fail(const worker_effect::Fail& what) {
 void SimWorker::look_at_checkpoints() {
   if (!checkpoints_ || engine_.stopped()) return;
   checkpoints_->advance();
+  // As in worker/session.cc.
   while (engine_.drain_recalls()) {
     checkpoints_->advance();
     data_moved();
@@ -935,7 +936,6 @@ void SimWorker::pump() {
   report_failure();
   if (!alive_) return;
   look_at_checkpoints();
-  while (engine_.drain_recalls()) look_at_checkpoints();
   if (doomed_) return links_.doomed();
   if (!engine_.stopped()) engine_.publish_waits();
   engine_.finished_calls().clear();

@@ -24,6 +24,17 @@ bool untouched(const std::vector<std::byte>& buffer) {
   return std::all_of(buffer.begin(), buffer.end(), [](std::byte b) { return b == kBefore; });
 }
 
+// These bytes of a result of so many.
+Replayer::Want part_of(const RecordKey& key, std::uint64_t total_bytes, Ranges bytes, std::vector<std::byte>& buffer) {
+  Replayer::Want w;
+  w.key = key;
+  w.fingerprint = info_of(total_bytes).fingerprint;
+  w.total_bytes = total_bytes;
+  w.bytes = std::move(bytes);
+  w.base = buffer.data();
+  return w;
+}
+
 TEST(Replayer, OwnHostServesWithoutAsking) {
   Net net({"host-0", "host-1"});
   const RecordKey key = round_key(17);
@@ -115,12 +126,7 @@ TEST(Replayer, BufferMayBeginInTheMiddleOfTheResult) {
   net.life(1).publish(key, 900);
   net.install();
   auto buffer = buffer_of(300);
-  Replayer::Want w;
-  w.key = key;
-  w.fingerprint = info_of(900).fingerprint;
-  w.total_bytes = 900;
-  w.bytes = Ranges(400, 600);
-  w.base = buffer.data();
+  Replayer::Want w = part_of(key, 900, Ranges(400, 600), buffer);
   w.base_at = 350;
   net.want(std::move(w));
   ASSERT_TRUE(net.run()->status.ok());
@@ -381,12 +387,7 @@ TEST(Replayer, ARefillWaitsForAHostThatDoesNotAnswer) {
     net.life(2).alive = false;
     net.install();
     auto buffer = buffer_of(1000);
-    Replayer::Want w;
-    w.key = key;
-    w.fingerprint = info_of(1000).fingerprint;
-    w.total_bytes = 1000;
-    if (wanted != 0) w.bytes = Ranges(0, wanted);
-    w.base = buffer.data();
+    Replayer::Want w = part_of(key, 1000, wanted == 0 ? Ranges() : Ranges(0, wanted), buffer);
     w.refill = true;
     net.want(std::move(w));
     EXPECT_FALSE(net.run(60'000));
@@ -751,12 +752,7 @@ TEST(Replayer, WhatIsRefilledIsAskedForAgainAfterDamageButNotForEver) {
       return true;
     };
     auto buffer = buffer_of(1000);
-    Replayer::Want w;
-    w.key = key;
-    w.fingerprint = info_of(1000).fingerprint;
-    w.total_bytes = 1000;
-    w.bytes = Ranges(0, 100);
-    w.base = buffer.data();
+    Replayer::Want w = part_of(key, 1000, Ranges(0, 100), buffer);
     w.refill = true;
     net.want(std::move(w));
     const auto done = net.run();
