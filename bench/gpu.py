@@ -352,7 +352,7 @@ class Run:
         self.results["sanitizer"] = {}
         # Threads of a block share memory in the checksum and the conversion to blocks alone.
         shared = "Gpu.ConversionsAndChecksums*:Gpu.BlocksOfI8*"
-        for check, cases in (("memcheck", f"{shared}:Gpu.SumsAreThose*:Gpu.ReduceGives*:Gpu.CopiesWithin*"), ("racecheck", shared)):
+        for check, cases in (("memcheck", f"{shared}:Gpu.SumsAreThose*:Gpu.ReduceGives*:Gpu.CopiesWithin*:Gpu.Packs*"), ("racecheck", shared)):
             code, _ = self.call(check, [tool, f"--tool={check}", "--error-exitcode=9", program(self.build, "gpu_test"), "--gtest_brief=1",
                                         f"--gtest_filter={cases}"], 90)
             self.results["sanitizer"][check] = code

@@ -215,6 +215,12 @@ cudaError_t launch_tiles(const warren_device_piece* pieces, std::size_t count, P
   return cudaGetLastError();
 }
 
+__device__ std::uint64_t word_of_bytes(const unsigned char* at, std::size_t count) {
+  std::uint64_t word = 0;
+  for (std::size_t b = 0; b < count; b++) word |= static_cast<std::uint64_t>(at[b]) << 8 * b;
+  return word;
+}
+
 // Some thread blocks a checksum block, whose sums meet in `out`, which is 0: one would leave half of the
 // multiprocessors without work in 256 MiB.
 __global__ void __launch_bounds__(kThreads)
@@ -235,19 +241,22 @@ __global__ void __launch_bounds__(kThreads)
       const ulonglong2 pair = pairs[i];
       sum += mix(pair.x + place) + mix(pair.y + place + checksum_places(1));
     }
-    if (thread == 0 && whole % 2 != 0) sum += checksum_word(pairs[whole / 2].x, whole - 1);
+    if (thread == 0 && whole % 2 != 0) sum += checksum_word(word_of_bytes(in + begin + 8 * (whole - 1), 8), whole - 1);
   } else {
-    // Words that are not aligned are made of the two that they lie in.
+    // Words that are not aligned are made of the two that they lie in, but the first and the last, beside which there
+    // may be no memory.
     const unsigned shift = 8 * static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(in) % 8);
     const auto* const words = reinterpret_cast<const std::uint64_t*>(in + begin - shift / 8);
-    for (std::size_t i = thread; i < whole; i += threads) {
+    for (std::size_t i = thread + 1; i + 1 < whole; i += threads) {
       sum += checksum_word(shift == 0 ? words[i] : words[i] >> shift | words[i + 1] << (64 - shift), i);
+    }
+    if (thread < 2 && thread < whole) {
+      const std::size_t i = thread == 0 ? 0 : whole - 1;
+      sum += checksum_word(word_of_bytes(in + begin + 8 * i, 8), i);
     }
   }
   if (thread == 0 && size % 8 != 0) {
-    std::uint64_t last = 0;
-    for (std::size_t b = 0; b < size % 8; b++) last |= static_cast<std::uint64_t>(in[begin + whole * 8 + b]) << 8 * b;
-    sum += checksum_word(last, whole);
+    sum += checksum_word(word_of_bytes(in + begin + 8 * whole, size % 8), whole);
   }
   if (thread == 0) sum += mix(size);
   for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_down_sync(0xffffffffu, sum, distance);

@@ -8,8 +8,9 @@
 
 namespace warren::worker {
 
-BufferMoves::BufferMoves(std::span<const std::byte> input, std::span<const std::byte> output)
-    : input_bytes_(input.size()), output_bytes_(output.size()) {
+BufferMoves::BufferMoves(std::span<const std::byte> input, std::span<const std::byte> output,
+                         std::uint64_t least_final_bytes)
+    : input_bytes_(input.size()), output_bytes_(output.size()), least_final_bytes_(least_final_bytes) {
   const std::less<const std::byte*> before;
   const bool meet = !input.empty() && !output.empty() && before(input.data(), output.data() + output.size()) &&
                     before(output.data(), input.data() + input.size());
@@ -123,8 +124,16 @@ void BufferMoves::drop() {
 
 bool BufferMoves::moves() const {
   const std::lock_guard lock(mutex_);
-  return under_way_ != 0 || (fills_ && filling_ < pieces_.size()) || !home_.empty() || !waiting_.empty() ||
-         !to_bring_.empty();
+  return under_way_ != 0 || (fills_ && filling_ < pieces_.size()) || !home_.empty() ||
+         large_enough(waiting_) != nullptr || !to_bring_.empty();
+}
+
+// The first of them that is to be copied; null: none is, yet.
+const Interval* BufferMoves::large_enough(const Ranges& finals) const {
+  const std::uint64_t least = landed_.covers(0, output_bytes_) ? 1 : least_final_bytes_;
+  const auto first =
+      std::ranges::find_if(finals.intervals(), [&](const Interval& i) { return i.end - i.begin >= least; });
+  return first == finals.intervals().end() ? nullptr : &*first;
 }
 
 void BufferMoves::begin() {
@@ -181,9 +190,9 @@ std::optional<ByteRange> BufferMoves::next_final(std::uint64_t most_bytes, const
   // Not before what is under way to the same place has come.
   Ranges free = waiting_;
   for (const FromPeer& b : bringing_) free = free.minus(Ranges(b.bytes.at, b.bytes.at + b.bytes.bytes));
-  if (free.empty() || !has_room()) return std::nullopt;
-  const Interval first = free.intervals().front();
-  const ByteRange piece{first.begin, std::min(first.end - first.begin, most_bytes)};
+  const Interval* const first = large_enough(free);
+  if (first == nullptr || !has_room()) return std::nullopt;
+  const ByteRange piece{first->begin, std::min(first->end - first->begin, most_bytes)};
   waiting_ = waiting_.minus(Ranges(piece.at, piece.at + piece.bytes));
   under_way_++;
   return piece;

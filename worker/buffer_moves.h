@@ -31,8 +31,9 @@ namespace warren::worker {
 // engine calls: the one and the other are one thread at a time.
 class BufferMoves {
  public:
-  // Where the two lie in memory of the CPU; only the addresses matter.
-  BufferMoves(std::span<const std::byte> input, std::span<const std::byte> output);
+  // Where the two lie in memory of the CPU; only the addresses matter. What is final waits until so many bytes of it
+  // lie side by side, or all of it stands.
+  BufferMoves(std::span<const std::byte> input, std::span<const std::byte> output, std::uint64_t least_final_bytes = 1);
 
   // What BufferStream says of the functions of these names; lend() is given the block.
   void order(std::vector<ByteRange> pieces);
@@ -81,8 +82,9 @@ class BufferMoves {
  private:
   void drop();
   [[nodiscard]] Ranges in_the_input(const Ranges& of_output) const;
+  [[nodiscard]] const Interval* large_enough(const Ranges& finals) const;
 
-  const std::uint64_t input_bytes_, output_bytes_;
+  const std::uint64_t input_bytes_, output_bytes_, least_final_bytes_;
   std::optional<std::int64_t> output_at_;  // in place: where the output begins, from the beginning of the input
   std::atomic<std::size_t> arrived_{0};    // pieces
 

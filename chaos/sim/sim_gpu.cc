@@ -522,7 +522,7 @@ SimGpuCall::SimGpuCall(SimGpu& gpu, SimShares* shares, const Buffer& input, cons
       output_(output),
       prepare_(std::move(prepare)),
       most_bytes_(static_cast<std::size_t>(1024 << gpu.world().random.below(6))),
-      moves_({input.host, input.bytes}, {output.host, output.bytes}) {}
+      moves_({input.host, input.bytes}, {output.host, output.bytes}, most_bytes_ > 4096 ? output.bytes / 4 : 1) {}
 
 SimGpuCall::~SimGpuCall() {
   if (!gpu_.gone() && failed_.ok() &&

@@ -144,7 +144,7 @@ class Driver {
   // the mode in which what other threads do may fail, and end it, too.
   void begin_capture(void* stream) {
     void* context = nullptr;
-    ASSERT_EQ(call("cuDevicePrimaryCtxRetain", 0, &context), 0);
+    ASSERT_EQ(call("cuDevicePrimaryCtxRetain", &context, 0), 0);
     ASSERT_EQ(call("cuCtxSetCurrent", context), 0);
     ASSERT_EQ(call("cuStreamBeginCapture_v2", stream, kGlobal), 0);
   }
@@ -487,7 +487,7 @@ TEST_F(Gpu, AJobGoesOnWhileTheProgramCapturesAGraph) {
   Driver driver;
   void* captured = nullptr;
   ASSERT_EQ(table_->make_stream(0, &captured), WARREN_DEVICE_OK) << table_->error_text();
-  driver.begin_capture(captured);
+  ASSERT_NO_FATAL_FAILURE(driver.begin_capture(captured));
   cluster.run_well(kRanks, [&](Communicator& comm) {
     comm.use_stream(stream_);
     const auto rank = static_cast<std::size_t>(comm.rank());

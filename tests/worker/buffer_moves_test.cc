@@ -89,6 +89,41 @@ TEST_F(BufferMovesTest, TheInputComesInItsOrderAndFinalsLeaveAsTheyLand) {
   EXPECT_FALSE(moves.moves());
 }
 
+// Each copy costs a call: what is small waits for what comes beside it, and at the end for nothing.
+TEST_F(BufferMovesTest, FinalsWaitForThoseBesideThem) {
+  BufferMoves patient({}, std::span(on_cpu).first(kBytes), 20);
+  patient.landed({0, 10});
+  patient.landed({50, 19});
+  EXPECT_TRUE(finals(patient).empty());
+  EXPECT_FALSE(patient.moves()) << "nobody has to look";
+  patient.landed({10, 10});
+  EXPECT_TRUE(patient.moves());
+  auto some = finals(patient);
+  ASSERT_EQ(some.size(), 1u);
+  EXPECT_EQ(some[0].at, 0u);
+  EXPECT_EQ(some[0].bytes, 20u);
+  patient.came({0, 0, 1, 0});
+  patient.landed({20, 5});
+  EXPECT_FALSE(patient.moves());
+  patient.conclude();
+  EXPECT_TRUE(patient.moves());
+  some = finals(patient);
+  ASSERT_EQ(some.size(), 1u);
+  EXPECT_EQ(some[0].at, 20u);
+  EXPECT_EQ(some[0].bytes, 80u);
+  patient.came({0, 0, 1, 0});
+  EXPECT_FALSE(patient.moves());
+}
+
+// All of it may stand before the round is over.
+TEST_F(BufferMovesTest, TheLastFinalsWaitForNothing) {
+  BufferMoves patient({}, std::span(on_cpu).first(kBytes), 20);
+  patient.landed({0, 95});
+  EXPECT_EQ(finals(patient).size(), 1u);
+  patient.landed({95, 5});
+  EXPECT_EQ(finals(patient).size(), 1u);
+}
+
 // What a copy needs is taken when it is asked for, and others want it: calls that waited for memory that nobody used
 // waited for ever.
 TEST_F(BufferMovesTest, NobodyAsksForRoomWhereNothingIsToBeCopied) {

@@ -7,6 +7,15 @@
 #include "recovery/check.h"
 
 namespace warren::worker {
+namespace {
+
+std::size_t least_final_bytes(std::size_t output_bytes) {
+  return std::clamp(output_bytes / StreamedCall::kPiecesOfTheOutput, StreamedCall::kLeastPieceBytes,
+                    StreamedCall::kPieceBytes / 2);
+}
+
+}  // namespace
+
 StreamedCall::StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::Event> after, void* stream,
                            const Staged& input, const Staged& output, std::vector<PinnedArena::Block> memory)
     : copies_(copies),
@@ -15,7 +24,7 @@ StreamedCall::StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::E
       input_(input),
       output_(output),
       memory_(std::make_shared<std::vector<PinnedArena::Block>>(std::move(memory))),
-      moves_({input.host, input.bytes}, {output.host, output.bytes}),
+      moves_({input.host, input.bytes}, {output.host, output.bytes}, least_final_bytes(output.bytes)),
       in_(copies, *after_, input.wire),
       out_(copies, *after_, output.wire),
       lent_(copies, *after_, WARREN_F32, DeviceCopies::kWindowOnGpu),

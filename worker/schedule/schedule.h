@@ -142,7 +142,8 @@ struct Request {
   std::int32_t root = 0;  // reduce, broadcast, gather, scatter
   std::uint64_t count = 0;
   std::span<const std::uint64_t> counts;  // allgatherv: size entries
-  std::uint64_t chunk_elements = 1;       // upper bound of every step's count
+  // What a step carries at most; but for those of a host's GPUs, which may carry several such chunks of a segment.
+  std::uint64_t chunk_elements = 1;
 
   // An allreduce by ring: the rank at each position of it. Empty: in the order of ranks.
   std::span<const std::uint32_t> order;

@@ -1048,7 +1048,7 @@ class LentStreams : public ::testing::TestWithParam<std::tuple<bool, bool>> {
   std::unique_ptr<Call> call_;
   std::uint64_t bytes_ = 0;
   std::size_t pieces_ = 0;
-  static constexpr std::uint64_t kAt = kMiB, kPiece = 300'000;
+  static constexpr std::uint64_t kAt = kMiB, kPiece = 600'000;
   const std::vector<float> sums_ = std::vector<float>(kPiece, 1.5f);
   const DeviceArray<float> there_{sums_};
   std::uint64_t first_ = 5;

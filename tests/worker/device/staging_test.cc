@@ -579,11 +579,11 @@ TEST_P(Streams, InputsComeInTheirOrderAndFinalsGoBackAsTheyLand) {
   std::copy(sum.begin(), sum.begin() + 1000, output(call));
   std::copy(sum.begin() + 3 * kMiB, sum.end(), output(call) + 3 * kMiB);
   stream.landed({0, 1000});
+  EXPECT_FALSE(stream.moves()) << "it is no piece yet";
   stream.landed({3 * kMiB, kBytes - 3 * kMiB});
   EXPECT_TRUE(stream.moves());
   ASSERT_TRUE(move(call).ok());
   auto expected = before;
-  std::copy(sum.begin(), sum.begin() + 1000, expected.begin());
   std::copy(sum.begin() + 3 * kMiB, sum.end(), expected.begin() + static_cast<std::ptrdiff_t>(3 * kMiB));
   EXPECT_EQ(result(), expected) << "and nothing else";
   // What was told before is not brought back again.
@@ -682,7 +682,7 @@ TEST_P(Streams, ThatHangAreGivenUp) {
     EXPECT_EQ(status.ok(), comes);
     if (status.ok()) {
       for (std::uint64_t at = 0; at < 5; at++) {
-        call.buffers->stream()->landed({at * kMiB, 10});
+        call.buffers->stream()->landed({2 * at * kMiB, kMiB});
         // The two are not one copy.
         if (at == 0) {
           EXPECT_TRUE(move(call).ok());
@@ -1252,12 +1252,13 @@ TEST_P(WireStreams, PiecesAreWholeBlocks) {
   }
   EXPECT_EQ(std::memcmp(call.spec.input, want.data(), want.size()), 0);
   std::memcpy(call.spec.output, result.data(), result.size());
-  // Blocks 3 to 9,002, then all others.
-  stream.landed({3 * kI8BlockBytes, 9'000 * kI8BlockBytes});
+  // Three of the largest copies, then all others.
+  constexpr std::size_t kFirst = 3, kBlocks = 3 * kDeviceChunkBytes / (256 * sizeof(float));
+  stream.landed({kFirst * kI8BlockBytes, kBlocks * kI8BlockBytes});
   ASSERT_TRUE(move(call).ok());
   const auto wide = values_by_cpu(result, kValues);
   auto expected = GetParam() ? values : before;
-  std::copy(wide.begin() + 3 * 256, wide.begin() + 9'003 * 256, expected.begin() + 3 * 256);
+  std::copy(wide.begin() + kFirst * 256, wide.begin() + (kFirst + kBlocks) * 256, expected.begin() + kFirst * 256);
   auto got = (GetParam() ? in : out).read();
   EXPECT_EQ(std::memcmp(got.data(), expected.data(), kValues * sizeof(float)), 0) << "and nothing else";
   stream.conclude();

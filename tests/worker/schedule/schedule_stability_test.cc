@@ -307,7 +307,7 @@ class EveryStop : public testing::TestWithParam<std::int32_t> {};
 TEST_P(EveryStop, LeavesTheResultOrTheInputs) {
   const std::int32_t size = GetParam();
   const auto k = static_cast<std::uint64_t>(size);
-  const std::vector<Sizes> sizes = {{0, 64}, {k + 1, 256}, {3 * k + 2, 2}, {7 * k + 5, 3}, {40, 64}};
+  const std::vector<Sizes> sizes = {{0, 64}, {k + 1, 256}, {3 * k + 2, 2}, {7 * k + 5, 3}, {40, 64}, {9 * k + 2, 1}};
   const std::vector<Placement> places = placements(size);
   std::uint64_t seed = 1000 * k;
   int resumed = 0, replayed = 0, stories = 0, exchanged = 0;

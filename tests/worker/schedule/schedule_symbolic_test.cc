@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
 #include <set>
 
 #include "tests/worker/schedule/worlds.h"
@@ -110,12 +111,13 @@ TEST(Schedule, OfARingInAnyOrderOfRanks) {
         World world = world_of(Collective::kAllreduce, Algorithm::kRing, size, s);
         world.order = any_order(size, ++seed);
         place.put(world);
-        world.replicas = static_cast<std::uint32_t>(seed % 3);
-        world.element_bytes = seed % 2 == 0 ? 1 : kWholeBytes + 1;
+        std::mt19937_64 random(seed);
+        world.replicas = static_cast<std::uint32_t>(random() % 3);
+        world.element_bytes = random() % 2 == 0 ? 1 : kWholeBytes + 1;
         world.in_place = true;
         const std::vector<Schedule> schedules = make_all(world);
-        world.in_place = seed % 2 == 0;
-        ASSERT_EQ(check(world, schedules, seed % 4 < 2 ? Order::kRandom : Order::kLateSends, seed), "")
+        world.in_place = random() % 2 == 0;
+        ASSERT_EQ(check(world, schedules, random() % 2 == 0 ? Order::kRandom : Order::kLateSends, seed), "")
             << world.describe();
         for (std::int32_t rank = 0; rank < size && size > 2 && place.hosts.empty(); ++rank) {
           const auto at = std::ranges::find(world.order, static_cast<std::uint32_t>(rank)) - world.order.begin();
@@ -123,6 +125,50 @@ TEST(Schedule, OfARingInAnyOrderOfRanks) {
           for (const Step& step : schedules[static_cast<std::size_t>(rank)].steps) {
             ASSERT_TRUE(step.kind != StepKind::kSend || step.peer == next) << world.describe();
           }
+        }
+      }
+    }
+  }
+}
+
+std::uint64_t longest_step(const std::vector<Schedule>& schedules) {
+  std::uint64_t longest = 0;
+  for (const Schedule& schedule : schedules) {
+    for (const Step& step : schedule.steps) longest = std::max(longest, step.count);
+  }
+  return longest;
+}
+
+TEST(Schedule, WhereThereAreGpusNeighbouringChunksAreOnePiece) {
+  constexpr std::uint64_t kElement = kWholeBytes + 1, kMostOfAHost = 7, kMostExchanged = 15;
+  std::uint64_t seed = 0;
+  for (const std::int32_t size : {2, 3, 5}) {
+    const auto k = static_cast<std::uint64_t>(size);
+    for (const std::uint64_t chunks : {7, 8, 9, 12, 31, 61}) {
+      for (const Collective collective : {Collective::kAllreduce, Collective::kReduceScatter}) {
+        for (const bool exchanges : {false, true}) {
+          const bool whole = collective == Collective::kAllreduce;
+          // Some segments have a chunk more than others.
+          World world{.collective = collective, .algorithm = Algorithm::kRing, .size = size};
+          world.count = whole ? chunks * k + 1 : chunks;
+          world.hosts.assign(k, 7);
+          world.on = {.maps = true, .cores = 2, .gpus = true};
+          world.element_bytes = kElement;
+          world.replicas = 1 + static_cast<std::uint32_t>(seed % 2);
+          world.exchanges = exchanges;
+          if (exchanges && !can_exchange(world.request(0))) continue;
+          world.in_place = true;
+          std::vector<Schedule> schedules = make_all(world);
+          const std::uint64_t most = exchanges ? kMostExchanged : kMostOfAHost;
+          const std::uint64_t units = whole ? chunks + 1 : chunks;
+          EXPECT_EQ(longest_step(schedules), std::clamp<std::uint64_t>(units / 4, 1, most)) << world.describe();
+          world.in_place = ++seed % 2 == 0;
+          ASSERT_EQ(check(world, schedules, seed % 4 < 2 ? Order::kRandom : Order::kLateSends, seed), "")
+              << world.describe();
+          // A later attempt finds single chunks.
+          world.exchanges = false;
+          world.resumed = true;
+          EXPECT_EQ(longest_step(make_all(world)), 1u) << world.describe();
         }
       }
     }

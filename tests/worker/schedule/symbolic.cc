@@ -82,8 +82,16 @@ std::uint64_t result_elements(const World& world) {
   return total;
 }
 
+// Chunks that lie side by side may be one step where there are GPUs, in a first attempt.
+std::uint64_t most_elements(const World& world) {
+  const bool joins = world.exchanges || (world.on.maps && world.on.gpus);
+  if (world.algorithm != Algorithm::kRing || !joins || world.resumed) return world.chunk_elements;
+  const std::uint64_t most_bytes = std::uint64_t{world.exchanges ? 1024u : 512u} << 10;
+  return std::max(world.chunk_elements, most_bytes / world.element_bytes);
+}
+
 std::string check_step(const Step& step, const Layout& layout, const Schedule& schedule, const World& world) {
-  if (step.count > world.chunk_elements) return "it is larger than a chunk";
+  if (step.count > most_elements(world)) return "it is larger than a chunk, or than what may be joined";
   if (step.kind == StepKind::kPublish) {
     if (world.replicas == 0) return "it publishes what nobody logs";
     if (step.a.form != Form::kValue) return "it publishes a partial result";
