@@ -35,7 +35,9 @@ def found() -> dict:
               "rounds_exchanged": 55, "stall_ms": {"p50": 20.0, "p99": 90.0}}
     return {"date": "2026-01-01", "gpu": "a GPU", "cores": 16, "wrong": [], "kernels": kernels, "allreduce": {"2": cells},
             "torch": {"2": [{"bytes": 64 << 20, "median_us": 1000.0}]}, "faults": {"faults_2_large": report},
-            "nccl": {"bench": [], "2": {"report": report, "communicator_ms": [300, 100, 200]}}}
+            "nccl": {"bench": [], "2": {"report": report, "communicator_ms": [300, 100, 200]}},
+            "mps": {"2": [{"bytes": 16 << 20, "median_us": 1000.0}, {"bytes": 64 << 20, "median_us": 4000.0}], "nccl": []},
+            "tests": {"passed": 13, "exit_code": 0}, "sanitizer": {"memcheck": 0, "racecheck": 9}}
 
 
 class Table(unittest.TestCase):
@@ -49,13 +51,21 @@ class Table(unittest.TestCase):
         self.assertIn("its time by Warren's | 5.0 (1.0 ms) | ≥ 2 |", text)
         self.assertIn("7 faults, 1,234 rounds, 0 divergences, 0 hangs, 0 rollbacks; stall p50 20, p99 90 ms", text)
         self.assertIn("to a new NCCL communicator, 2 ranks, over ranks and epochs, p50 / p99 | 200 / 300 ms (n = 3) |", text)
+        self.assertIn("allreduce, 2 ranks on one GPU, 16, 64 MiB | 1.00, 4.00 ms |", text)
+        self.assertIn("| 13 cases passed | all |", text)
+        self.assertIn("| memcheck: nothing, racecheck: errors | nothing |", text)
+
+    def test_two_that_are_compared_take_turns(self):
+        runs = [[{"bytes": 1, "median_us": us}, {"bytes": 2, "median_us": 10 * us}] for us in (3.0, 1.0, 2.0)]
+        self.assertEqual(gpu.median_cells(runs), [{"bytes": 1, "median_us": 2.0}, {"bytes": 2, "median_us": 20.0}])
+        self.assertEqual(gpu.median_cells([runs[0], []]), [], "a run that failed is told elsewhere")
 
     def test_what_was_not_run_has_no_row(self):
         results = found()
-        for step in ("torch", "faults", "nccl"):
+        for step in ("torch", "faults", "nccl", "mps", "tests", "sanitizer"):
             del results[step]
         text = gpu.table(results)
-        for word in ("PyTorch", "faults", "NCCL"):
+        for word in ("PyTorch", "faults", "NCCL", "MPS", "gpu_test", "sanitizer"):
             self.assertNotIn(word, text)
 
     def test_the_page_has_a_place_for_it(self):
