@@ -17,7 +17,7 @@ class FileLock;
 
 namespace warren::storage {
 
-inline constexpr char kResultFormat[] = "warren-results-4";
+inline constexpr char kResultFormat[] = "warren-results-5";
 
 // "life-00000000000000ab"
 [[nodiscard]] std::string life_name(Incarnation life);

@@ -341,6 +341,9 @@ EntryBytes encode_entry(std::string_view key, const StoredRecord& record) {
   at = put_little(at, f.shape);
   at = put_little(at, f.site);
   at = put_little(at, record.info.total_bytes);
+  const Bin lies_in = record.lies_in.value_or(Bin{});
+  at = put_little(at, lies_in.timeline.value);
+  at = put_little(at, lies_in.version.value);
   at = put_little(at, record.checksum);
   put_little(at, entry_sum(key, out.data()));
   return out;
@@ -377,6 +380,9 @@ std::optional<StoredRecord> decode_record(std::string_view key, std::string_view
   at = get_little(at, f.shape);
   at = get_little(at, f.site);
   at = get_little(at, r.info.total_bytes);
+  Bin lies_in{Bin::Kind::kStates, {}, {}};
+  at = get_little(at, lies_in.timeline.value);
+  at = get_little(at, lies_in.version.value);
   get_little(at, r.checksum);
   f.collective = static_cast<Collective>(collective);
   f.type = static_cast<DataType>(type);
@@ -390,6 +396,10 @@ std::optional<StoredRecord> decode_record(std::string_view key, std::string_view
   if (r.inlined()) {
     r.inlined_payload = {reinterpret_cast<const std::byte*>(entry.data()) + kRecordEntryBytes, r.payload_bytes};
     if (checksum_of(r.inlined_payload) != r.checksum) return std::nullopt;
+  }
+  if (lies_in.version != Version(0) || lies_in.timeline != Timeline(0)) {
+    if (r.inlined() || bin_of(r.key).kind != Bin::Kind::kStates) return std::nullopt;
+    r.lies_in = lies_in;
   }
   return r;
 }

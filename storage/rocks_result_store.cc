@@ -28,6 +28,7 @@
 #include "storage/result_format.h"
 #include "storage/rocks_source.h"
 #include "storage/rocks_status.h"
+#include "storage/unchanged_states.h"
 
 namespace warren::storage {
 namespace {
@@ -58,10 +59,6 @@ bool counts_against_budget(const RecordBatch::Item& item) {
   return bin.kind == Bin::Kind::kRounds && !bin.lasting();
 }
 
-bool lies_apart(const RecordBatch::Item& item) {
-  return item.payload_bytes > kMostInlineBytes;
-}
-
 }  // namespace
 
 class RocksResultStore::Impl {
@@ -76,6 +73,7 @@ class RocksResultStore::Impl {
   std::unique_ptr<LifeLock> lock;
   std::shared_ptr<rocksdb::DB> db;  // none: to be opened
   std::map<Bin, std::uint64_t> bytes_by_bin;
+  UnchangedStates unchanged;
   std::uint64_t ingested = 0;
   bool direct_writes = true;
   std::map<std::string, std::vector<Bin>> bins_of_dead;  // by directory; they do not change any more
@@ -116,10 +114,20 @@ class RocksResultStore::Impl {
   struct Keyed {
     KeyBytes key;
     const RecordBatch::Item* item;
+    // Of a state that is kept track of; `lies_in`: where it lies already.
+    std::optional<UnchangedStates::Place> state{};
+    Hash128 hash{};
+    std::optional<Bin> lies_in{};
+
+    [[nodiscard]] bool written_apart() const { return item->payload_bytes > kMostInlineBytes && !lies_in; }
+    [[nodiscard]] std::uint64_t bytes() const {
+      return kRecordOverheadBytes + (lies_in ? 0 : std::uint64_t{item->payload_bytes});
+    }
   };
   static bool any_apart(const std::vector<Keyed>& records) {
-    return std::ranges::any_of(records, [](const Keyed& k) { return lies_apart(*k.item); });
+    return std::ranges::any_of(records, &Keyed::written_apart);
   }
+  void find_unchanged(const RecordBatch& batch, const Bin& bin, std::vector<Keyed>& records);
 
   void look();
   // nullptr: it holds nothing. kUnavailable: it may hold something, and does not open now. Both are told.
@@ -145,6 +153,7 @@ class RocksResultStore::Impl {
     }
     return bytes;
   }
+  static void entry_of(const RecordBatch& batch, const Keyed& k, std::string& out);
   rocksdb::Status put_logged(const RecordBatch& batch, const std::map<Bin, std::vector<Keyed>>& sorted);
   Status put_tables(const RecordBatch& batch, const std::map<Bin, std::vector<Keyed>>& sorted);
   rocksdb::Status write_table(const RecordBatch& batch, const std::vector<Keyed>& records, const Family& family,
@@ -341,8 +350,9 @@ Status RocksResultStore::Impl::need_bins(const std::map<Bin, std::vector<Keyed>>
   std::vector<rocksdb::ColumnFamilyDescriptor> missing;
   for (const auto& [bin, records] : wanted) {
     const auto found = bins.find(bin);
-    if (found == bins.end()) missing.emplace_back(to_string(bin) + kIndexSuffix, family_options(true));
-    if ((found == bins.end() || !found->second.data) && any_apart(records)) {
+    const BinFamilies families = found == bins.end() ? BinFamilies() : found->second;
+    if (!families.index) missing.emplace_back(to_string(bin) + kIndexSuffix, family_options(true));
+    if (!families.data && any_apart(records)) {
       missing.emplace_back(to_string(bin) + kDataSuffix, family_options(false));
     }
   }
@@ -386,9 +396,14 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
     // Published twice, by an attempt that was interrupted and by the one after it: the same bytes.
     const auto same = [](const Keyed& a, const Keyed& b) { return a.key == b.key; };
     records.erase(std::unique(records.begin(), records.end(), same), records.end());
+    if (bin.kind == Bin::Kind::kStates) find_unchanged(batch, bin, records);
   }
   if (Status s = need_bins(sorted); !s.ok()) return s;
-  if (bytes <= kMostLoggedBytes) {
+  std::uint64_t written = 0;
+  for (const auto& [bin, records] : sorted) {
+    for (const Keyed& k : records) written += k.bytes();
+  }
+  if (written <= kMostLoggedBytes) {
     if (const rocksdb::Status s = put_logged(batch, sorted); !s.ok()) return failed(s, "cannot write to");
   } else if (Status s = put_tables(batch, sorted); !s.ok()) {
     return s;
@@ -396,24 +411,41 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
   keep_reserve();
   for (const auto& [bin, records] : sorted) {
     std::uint64_t added = 0;
-    for (const Keyed& k : records) added += k.item->payload_bytes + kRecordOverheadBytes;
+    for (const Keyed& k : records) {
+      added += k.bytes();
+      if (k.state) unchanged.put(bin, *k.state, k.hash, k.lies_in.value_or(bin));
+    }
     count(bin, added);
   }
   return {};
 }
 
-namespace {
+void RocksResultStore::Impl::find_unchanged(const RecordBatch& batch, const Bin& bin, std::vector<Keyed>& records) {
+  const auto bins = own->bins_now();
+  for (Keyed& k : records) {
+    k.state = UnchangedStates::place_of(k.item->key, k.item->first_byte, k.item->payload_bytes);
+    if (!k.state) continue;
+    k.hash = xxh3_128(batch.payload(*k.item));
+    const auto there = unchanged.find(*k.state, k.hash);
+    if (!there) continue;
+    if (*there == bin) {  // published twice: the same bytes under the same key
+      k.state.reset();
+      continue;
+    }
+    const auto found = bins->find(*there);
+    if (found != bins->end() && found->second.data) k.lies_in = there;
+  }
+}
 
 // The entry of a record, with the payload if it lies in it.
-void entry_of(const RecordBatch& batch, const RecordBatch::Item& item, const KeyBytes& key, std::string& out) {
-  const std::span<const std::byte> payload = batch.payload(item);
-  const StoredRecord record{item.key, item.info, item.first_byte, item.payload_bytes, checksum_of(payload)};
-  const EntryBytes entry = encode_entry(view(key), record);
+void RocksResultStore::Impl::entry_of(const RecordBatch& batch, const Keyed& k, std::string& out) {
+  const std::span<const std::byte> payload = batch.payload(*k.item);
+  StoredRecord record{k.item->key, k.item->info, k.item->first_byte, k.item->payload_bytes, checksum_of(payload)};
+  record.lies_in = k.lies_in;
+  const EntryBytes entry = encode_entry(view(k.key), record);
   out.assign(entry.data(), entry.size());
   if (record.inlined()) out.append(reinterpret_cast<const char*>(payload.data()), payload.size());
 }
-
-}  // namespace
 
 rocksdb::Status RocksResultStore::Impl::put_logged(const RecordBatch& batch,
                                                    const std::map<Bin, std::vector<Keyed>>& sorted) {
@@ -423,9 +455,9 @@ rocksdb::Status RocksResultStore::Impl::put_logged(const RecordBatch& batch,
   for (const auto& [bin, records] : sorted) {
     const BinFamilies& families = bins->at(bin);
     for (const Keyed& k : records) {
-      entry_of(batch, *k.item, k.key, entry);
+      entry_of(batch, k, entry);
       rocksdb::Status s = writes.Put(families.index->handle(), slice(k.key), entry);
-      if (s.ok() && lies_apart(*k.item)) {
+      if (s.ok() && k.written_apart()) {
         s = writes.Put(families.data->handle(), slice(k.key), slice(batch.payload(*k.item)));
       }
       if (!s.ok()) return s;
@@ -456,9 +488,9 @@ rocksdb::Status RocksResultStore::Impl::write_table(const RecordBatch& batch, co
   std::string entry;
   for (auto k = records.begin(); k != records.end() && s.ok(); ++k) {
     if (index) {
-      entry_of(batch, *k->item, k->key, entry);
+      entry_of(batch, *k, entry);
       s = writer->Put(slice(k->key), entry);
-    } else if (lies_apart(*k->item)) {
+    } else if (k->written_apart()) {
       s = writer->Put(slice(k->key), slice(batch.payload(*k->item)));
     }
   }
@@ -511,6 +543,7 @@ Status RocksResultStore::Impl::drop_own(const Horizon& horizon) {
   if (opened.code() == Code::kExhausted && all) {
     // A full disk, and nothing in the way that is needed: this place begins anew.
     own->set_bins({});
+    unchanged = {};
     std::error_code error;
     for (const fs::path& entry : entries_of(directory)) {
       if (is_of_database(entry)) fs::remove_all(entry, error);
@@ -519,32 +552,36 @@ Status RocksResultStore::Impl::drop_own(const Horizon& horizon) {
   }
   if (!opened.ok()) return opened;
   Bins bins = *own->bins_now();
+  const auto is_obsolete = [&](const Bin& bin) { return obsolete(horizon, bin); };
+  // What this fails to drop the next one does.
+  UnchangedStates left = unchanged;
+  left.drop(is_obsolete);
   std::vector<std::shared_ptr<Family>> dropped;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  for (auto it = bins.begin(); it != bins.end();) {
-    if (!obsolete(horizon, it->first)) {
-      ++it;
-      continue;
-    }
-    for (auto& family : {it->second.index, it->second.data}) {
-      if (!family) continue;
-      dropped.push_back(family);
-      handles.push_back(family->handle());
-    }
-    it = bins.erase(it);
+  const auto drops = [&](std::shared_ptr<Family>& family) {
+    if (!family) return;
+    handles.push_back(family->handle());
+    dropped.push_back(std::exchange(family, nullptr));
+  };
+  for (auto& [bin, families] : bins) {
+    if (!is_obsolete(bin)) continue;
+    drops(families.index);
+    if (!left.referred_to(bin)) drops(families.data);
   }
   if (handles.empty()) return {};
   const rocksdb::Status s = db->DropColumnFamilies(handles);
   if (!s.ok()) return failed(s, "cannot drop what is obsolete in");
-  own->set_bins(std::move(bins));
+  std::erase_if(bins, [](const auto& entry) { return !entry.second.index && !entry.second.data; });
+  unchanged = std::move(left);
   for (auto it = bytes_by_bin.begin(); it != bytes_by_bin.end();) {
-    if (obsolete(horizon, it->first)) {
-      own_bytes -= it->second;
-      it = bytes_by_bin.erase(it);
-    } else {
-      ++it;
-    }
+    const std::uint64_t stays = !is_obsolete(it->first)    ? it->second
+                                : bins.contains(it->first) ? std::min(it->second, unchanged.bytes_in(it->first))
+                                                           : 0;
+    own_bytes -= it->second - stays;
+    it->second = stays;
+    it = stays == 0 ? bytes_by_bin.erase(it) : std::next(it);
   }
+  own->set_bins(std::move(bins));
   return {};
 }
 

@@ -4,7 +4,7 @@
 //     LOCK-life       locked (fcntl) as long as that life has its store open
 //     LIFE-stale      nothing of it is to be read: it goes when that life is over
 //     LIFE-note       its run, and what it was told of the job; replaced as a whole
-//     LIFE            text: "warren-results-4", then job, worker and process id a line
+//     LIFE            text: "warren-results-5", then job, worker and process id a line
 //     ingest/         what put() has not finished
 //     RESERVE         a megabyte, given up when the disk is full so that RocksDB can be opened and relieved
 //     RESERVE-note    likewise, so that a note can be written
@@ -15,7 +15,8 @@
 // A place is made by the first note() or put().
 //
 // Column families: each bin (storage/result_format.h) has two, "<bin>-index" with the entries and "<bin>-data" with the
-// payloads that do not lie in them. Dropping a bin drops both, whatever it holds.
+// payloads that do not lie in them. Dropping a bin drops both, whatever it holds; but the data of states stay as long
+// as a later version refers to some of them that have not changed since (storage/unchanged_states.h).
 //
 // Two ways to the disk, both durable when put() returns:
 //  - batches of up to kMostLoggedBytes: one write through RocksDB's write-ahead log, synced, of both families at once;
@@ -29,6 +30,7 @@
 //  - a log whose last entry is cut short: a write that was not confirmed is lost;
 //  - an index without data, or with an empty family of data: families are made one by one, and of data only where a
 //    record lies apart;
+//  - data of states without an index: later states lie among them, or did;
 //  - files in ingest/, tables that no manifest names: a put that was not confirmed; RocksDB removes the latter.
 // A damaged database, or a damaged part of one, is told as a warning and holds nothing. One that does not open for
 // another reason is told, too, and stays: a drop() that can open it decides. What lies beside a damaged LIFE-note is of

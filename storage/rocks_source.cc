@@ -105,7 +105,7 @@ void add_families(const std::shared_ptr<rocksdb::DB>& db, const std::vector<rock
       (index ? bins[*bin].index : bins[*bin].data) = family;
     }
   }
-  std::erase_if(bins, [](const auto& entry) { return !entry.second.index; });
+  std::erase_if(bins, [](const auto& entry) { return !entry.second.index && entry.first.kind != Bin::Kind::kStates; });
 }
 
 rocksdb::Status open_database(const std::string& directory, Opening how, OpenDatabase& out) {
@@ -160,7 +160,9 @@ std::shared_ptr<const Bins> RocksSource::bins_now() const {
 
 std::vector<Bin> RocksSource::bins() {
   std::vector<Bin> bins;
-  for (const auto& [bin, families] : *bins_now()) bins.push_back(bin);
+  for (const auto& [bin, families] : *bins_now()) {
+    if (families.index) bins.push_back(bin);
+  }
   return bins;
 }
 
@@ -235,7 +237,7 @@ bool RocksSource::walk(Cursor& cursor, const Bin& bin, const Visit& visit, Recor
 void RocksSource::scan(const RecordKey& from, std::uint64_t first_byte, const Visit& visit) {
   const auto bins = bins_now();
   const auto found = bins->find(bin_of(from));
-  if (found == bins->end()) return;
+  if (found == bins->end() || !found->second.index) return;
   RecordKey target = from;
   unsigned exponent = 0;
   do {
@@ -254,8 +256,14 @@ bool RocksSource::read(const StoredRecord& record, std::uint64_t begin, std::spa
     return true;
   }
   const KeyBytes key = encode_key(record.key, record.first_byte, record.payload_bytes);
+  const Bin bin = record.lies_in.value_or(bin_of(record.key));
+  RecordKey written = record.key;
+  if (record.lies_in) {
+    written.round.timeline = bin.timeline;
+    written.round.version = bin.version;
+  }
   const auto bins = bins_now();
-  const auto found = bins->find(bin_of(record.key));
+  const auto found = bins->find(bin);
   std::string why = "it is gone";
   if (found != bins->end() && found->second.data) {
     const Family& family = *found->second.data;
@@ -263,7 +271,8 @@ bool RocksSource::read(const StoredRecord& record, std::uint64_t begin, std::spa
     options.fill_cache = false;
     options.verify_checksums = false;  // ours is looked at
     rocksdb::PinnableSlice value;
-    const rocksdb::Status s = family.db().Get(options, family.handle(), slice(key), &value);
+    const rocksdb::Status s = family.db().Get(
+        options, family.handle(), slice(encode_key(written, record.first_byte, record.payload_bytes)), &value);
     const std::span<const std::byte> bytes{reinterpret_cast<const std::byte*>(value.data()), value.size()};
     if (!s.ok()) {
       why = s.ToString();

@@ -52,12 +52,13 @@ class Family {
 };
 
 struct BinFamilies {
-  std::shared_ptr<Family> index;
-  std::shared_ptr<Family> data;  // none: nothing of it lies apart
+  std::shared_ptr<Family> index;  // none: it is dropped, but states of later versions lie among its data
+  std::shared_ptr<Family> data;   // none: nothing of it lies apart
 };
 using Bins = std::map<Bin, BinFamilies>;
 
-// Takes over the handles. Families that are not ours are left out, and so is one of data without its index.
+// Takes over the handles. Families that are not ours are left out, and so is one of data without its index, but for
+// those of states.
 // `first_keys`: Family's, by name.
 void add_families(const std::shared_ptr<rocksdb::DB>& db, const std::vector<rocksdb::ColumnFamilyHandle*>& handles,
                   Bins& bins, std::map<std::string, std::vector<std::string>> first_keys = {});

@@ -11,4 +11,10 @@ namespace warren {
 
 [[nodiscard]] std::uint64_t xxh3(std::span<const std::byte> bytes, std::uint64_t seed = 0);
 
+struct Hash128 {
+  std::uint64_t low = 0, high = 0;
+  friend bool operator==(const Hash128&, const Hash128&) = default;
+};
+[[nodiscard]] Hash128 xxh3_128(std::span<const std::byte> bytes);
+
 }  // namespace warren

@@ -459,6 +459,23 @@ TYPED_TEST(ResultStoreContract, CombinedWithMemoryEachServesWhatTheOtherLacks) {
   EXPECT_EQ(reader->held_by(round_key(0), {}), Ranges());
 }
 
+// A limit on the size of files stands for a full disk: write() fails in the same place.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
 class RocksResultStoreTest : public testing::Test {
  protected:
   [[nodiscard]] fs::path place(Incarnation life) const { return host_.place(life); }
@@ -531,6 +548,147 @@ TEST_F(RocksResultStoreTest, DroppedVersionsLeaveNoBytesBehind) {
   std::uint64_t on_disk = 0;
   for (const fs::path& table : tables(place(kA))) on_disk += fs::file_size(table);
   EXPECT_LT(on_disk, 5u << 20);
+}
+
+// A state of pieces, whose bytes follow from how often each has changed.
+constexpr std::uint64_t kStatePiece = std::uint64_t{1} << 20;
+using Changes = std::vector<std::uint64_t>;
+
+std::vector<std::byte> piece_of_state(const Changes& changes, std::size_t piece) {
+  return bytes_of(round_key(piece, changes[piece]), 0, kStatePiece);
+}
+
+RecordBatch& a_state(RecordBatch& batch, std::uint64_t version, const Changes& changes) {
+  batch.clear();
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    const auto out = batch.add(state_key(version), info_of(changes.size() * kStatePiece), i * kStatePiece,
+                               std::uint32_t{kStatePiece});
+    std::ranges::copy(piece_of_state(changes, i), out.begin());
+  }
+  return batch;
+}
+
+// The pieces that are right; what is held and wrong fails.
+std::vector<std::size_t> pieces_held(HostLogReader& reader, std::uint64_t version, const Changes& changes) {
+  std::vector<std::size_t> right;
+  std::vector<std::byte> out(kStatePiece);
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    if (!reader.read(state_key(version), i * kStatePiece, out)) continue;
+    EXPECT_EQ(out, piece_of_state(changes, i)) << i;
+    right.push_back(i);
+  }
+  return right;
+}
+
+Horizon committed(std::uint64_t version) {
+  return {Timeline(1), Version(version), Horizon::Checkpoint{Timeline(1), Version(version)}};
+}
+
+TEST_F(RocksResultStoreTest, StatesThatHaveNotChangedAreNotWrittenAgain) {
+  constexpr std::uint64_t kLittle = kStatePiece / 4;
+  const auto all = ElementsAre(0, 1, 2, 3);
+  auto store = host_.open_rocks(kA);
+  const auto on_disk = [&] {
+    std::uint64_t bytes = 0;
+    for (const fs::path& table : tables(place(kA))) bytes += fs::file_size(table);
+    return bytes;
+  };
+  const auto takes = [&](std::uint64_t pieces) {
+    EXPECT_GE(store->bytes_on_disk(), pieces * kStatePiece);
+    EXPECT_LT(store->bytes_on_disk(), pieces * kStatePiece + kLittle);
+  };
+  put(*store, a_state(batch_, 1, {0, 0, 0, 0}));
+  takes(4);
+  put(*store, a_state(batch_, 2, {0, 0, 1, 0}));
+  takes(5);
+  EXPECT_LT(on_disk(), 5 * kStatePiece + kLittle);
+  auto reader = store->reader();
+  EXPECT_THAT(pieces_held(*reader, 1, {0, 0, 0, 0}), all);
+  EXPECT_THAT(pieces_held(*reader, 2, {0, 0, 1, 0}), all);
+
+  drop(*store, committed(2));
+  takes(5);
+  EXPECT_EQ(reader->held(state_key(1)), Ranges());
+  EXPECT_THAT(pieces_held(*reader, 2, {0, 0, 1, 0}), all);
+  EXPECT_THAT(families(kA), testing::IsSupersetOf({"states-1-1-data", "states-1-2-data", "states-1-2-index"}));
+  EXPECT_THAT(families(kA), testing::Not(Contains("states-1-1-index")));
+
+  // Nothing has changed: no data at all.
+  put(*store, a_state(batch_, 3, {0, 0, 1, 0}));
+  drop(*store, committed(3));
+  takes(5);
+  EXPECT_THAT(families(kA), testing::Not(Contains("states-1-3-data")));
+  EXPECT_THAT(pieces_held(*store->reader(), 3, {0, 0, 1, 0}), all);
+
+  // A life that comes later reads it, and so does one that has to open a database with such a family for writing.
+  reader.reset();
+  store.reset();
+  {
+    auto other = host_.open_rocks(kB);
+    EXPECT_THAT(pieces_held(*other->reader(), 3, {0, 0, 1, 0}), all);
+    EXPECT_THAT(other->report(true).states, SizeIs(1));
+    EXPECT_THAT(other->take_warnings(), IsEmpty());
+  }
+  store = host_.open_rocks(kA);
+  EXPECT_TRUE(store->prepare().ok());
+  EXPECT_THAT(pieces_held(*store->reader(), 3, {0, 0, 1, 0}), all);
+}
+
+TEST_F(RocksResultStoreTest, WhatNoStateRefersToAnyMoreLeavesNoBytes) {
+  auto store = host_.open_rocks(kA);
+  put(*store, a_state(batch_, 1, {0, 0, 0, 0}));
+  put(*store, a_state(batch_, 2, {1, 1, 1, 0}));
+  drop(*store, committed(2));
+  EXPECT_GE(store->bytes_on_disk(), 7 * kStatePiece) << "for the sake of one piece";
+  put(*store, a_state(batch_, 3, {1, 1, 1, 0}));  // which is written once more, therefore
+  EXPECT_THAT(pieces_held(*store->reader(), 3, {1, 1, 1, 0}), SizeIs(4));
+  drop(*store, committed(3));
+  EXPECT_LT(store->bytes_on_disk(), 4 * kStatePiece + kStatePiece / 4);
+  EXPECT_THAT(families(kA), testing::Not(Contains("states-1-1-data")));
+  EXPECT_THAT(pieces_held(*store->reader(), 3, {1, 1, 1, 0}), SizeIs(4));
+  // A version that was undone with its timeline.
+  batch_.clear();
+  const auto out = batch_.add(state_key(4, 1), info_of(kStatePiece), 0, std::uint32_t{kStatePiece});
+  std::ranges::copy(piece_of_state({9}, 0), out.begin());
+  put(*store, batch_);
+  drop(*store, {Timeline(2), Version(3), Horizon::Checkpoint{Timeline(1), Version(3)}});
+  EXPECT_LT(store->bytes_on_disk(), 4 * kStatePiece + kStatePiece / 4);
+  EXPECT_THAT(pieces_held(*store->reader(), 3, {1, 1, 1, 0}), SizeIs(4));
+}
+
+TEST_F(RocksResultStoreTest, DamageOfWhatHasNotChangedIsFoundOut) {
+  {
+    auto store = host_.open_rocks(kA);
+    put(*store, a_state(batch_, 1, {0, 0, 0, 0}));
+    put(*store, a_state(batch_, 2, {0, 0, 1, 0}));
+    drop(*store, committed(2));
+  }
+  flip(tables(place(kA)).back(), 1 * kStatePiece + 1000);
+  auto store = host_.open_rocks(kB);
+  EXPECT_THAT(pieces_held(*store->reader(), 2, {0, 0, 1, 0}), SizeIs(3));
+  EXPECT_THAT(store->take_warnings(), ElementsAre(HasSubstr("its checksum does not hold")));
+  // Nothing is left of the data.
+  fs::remove(tables(place(kA)).back());
+  auto later = host_.open_rocks(kC);
+  EXPECT_THAT(pieces_held(*later->reader(), 2, {0, 0, 1, 0}), ElementsAre(2));
+  EXPECT_THAT(later->take_warnings(), Contains(HasSubstr("cannot be read")));
+}
+
+// After a failure the database is opened again: what it has not any more is written.
+TEST_F(RocksResultStoreTest, WhatIsNotThereAnyMoreIsWrittenAgain) {
+  auto store = host_.open_rocks(kA);
+  put(*store, a_state(batch_, 1, {0, 0}));
+  {
+    const FileSizeLimit limit(kStatePiece / 2);
+    EXPECT_FALSE(store->put(a_state(batch_, 2, {1, 1})).ok());
+  }
+  put(*store, a_state(batch_, 2, {0, 1}));
+  EXPECT_THAT(pieces_held(*store->reader(), 2, {0, 1}), SizeIs(2));
+  drop(*store, committed(2));
+  EXPECT_THAT(pieces_held(*store->reader(), 2, {0, 1}), SizeIs(2));
+  auto other = host_.open_rocks(kB);
+  store.reset();
+  EXPECT_THAT(pieces_held(*other->reader(), 2, {0, 1}), SizeIs(2));
 }
 
 TEST_F(RocksResultStoreTest, LivesThatAreOverGoWithWhatTheyHold) {
@@ -777,7 +935,7 @@ TEST_F(RocksResultStoreTest, APlaceThatWasBeingMadeOrRemovedHoldsNothing) {
   fs::create_directories(place(kA));
   std::ofstream(place(kA) / "LOCK-life") << "";
   fs::create_directories(place(kB));
-  std::ofstream(place(kB) / "LIFE") << "warren-results-4\njob team/job\nworker w0\nprocess 1\n";
+  std::ofstream(place(kB) / "LIFE") << "warren-results-5\njob team/job\nworker w0\nprocess 1\n";
   { put(*host_.open_rocks(Incarnation(0xe)), one(batch_, round_key(0), 1000)); }
   fs::rename(place(Incarnation(0xe)) / "LIFE", place(Incarnation(0xe)) / "LIFE-removed");
   fs::remove(place(Incarnation(0xe)) / "CURRENT");
@@ -981,23 +1139,6 @@ TEST_F(RocksResultStoreTest, NoDamageAnywhereIsServed) {
   EXPECT_GT(served, 60 * kRounds / 4) << "damage costs what it hits, more or less";
   EXPECT_GT(whole, 0u);
 }
-
-// A limit on the size of files stands for a full disk: write() fails in the same place.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 TEST_F(RocksResultStoreTest, AFailedPutIsAStatusAndTheNextOneWorks) {
   auto store = host_.open_rocks(kA);

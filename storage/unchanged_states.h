@@ -1,0 +1,68 @@
+// What a life's store has written of the states of checkpoints, so that what has not changed since is not written
+// again: a later version refers to where it lies. Inside storage/ and its tests.
+//
+// Bytes are taken for equal if they are as many, at the same place of the same state, and have the same XXH3 of 128
+// bits. What an older version has written is kept as a whole as long as a version that is not obsolete refers to any
+// of it. So that little is kept in vain, what has less than half of its bytes in use is not referred to again, nor is
+// what belongs to more than kMostOrigins older versions: it is written once more, and goes with the last version that
+// refers to it.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "storage/result_format.h"
+#include "storage/xxh3.h"
+
+namespace warren::storage {
+
+class UnchangedStates {
+ public:
+  // A reference is no use for less: another version's data would be kept for it.
+  static constexpr std::size_t kLeastBytes = std::size_t{64} << 10;
+  static constexpr std::size_t kMostOrigins = 8;
+
+  // A piece of a state, of whatever version.
+  struct Place {
+    RecordKind kind{};
+    Sequence sequence{};
+    std::uint64_t first_byte = 0;
+    std::uint32_t payload_bytes = 0;
+    friend constexpr auto operator<=>(const Place&, const Place&) = default;
+  };
+  // nullopt: nothing that is kept track of.
+  [[nodiscard]] static std::optional<Place> place_of(const RecordKey& key, std::uint64_t first_byte,
+                                                     std::uint32_t payload_bytes);
+
+  // The bin whose data have these bytes, if they need not be written again.
+  [[nodiscard]] std::optional<Bin> find(const Place& place, const Hash128& hash) const;
+  // They have become durable in the data of `lies_in`, for version `of`: the same, or what find() has said.
+  void put(const Bin& of, const Place& place, const Hash128& hash, const Bin& lies_in);
+  // The entries of these versions go, and with them what nobody else refers to.
+  void drop(const std::function<bool(const Bin&)>& obsolete);
+  // Whether a version that has not gone refers to what this one has written.
+  [[nodiscard]] bool referred_to(const Bin& bin) const;
+  // How much of what is kept track of this one has written, as long as that is kept.
+  [[nodiscard]] std::uint64_t bytes_in(const Bin& bin) const;
+
+ private:
+  struct Known {
+    Hash128 hash;
+    Bin lies_in;
+  };
+  void wear();
+
+  std::map<Place, Known> newest_;
+  std::map<Bin, std::uint64_t> bytes_;                  // that lie in each one's data
+  std::map<Bin, std::map<Bin, std::uint64_t>> refers_;  // of each version: bytes by where they lie
+  std::set<Bin> worn_;                                  // not to be referred to again
+};
+
+}  // namespace warren::storage
