@@ -220,6 +220,7 @@ class Cluster {
   struct Slot {
     std::string worker_id, host_id, domain_id;
     bool begins_as_spare = false;
+    bool begins_again = false;  // as a spare, in the process of the life before
     bool spare = false, started = false, done = false, absent = false;
     bool heard_lost = false;  // one of its lives was told that the job cannot go on
     std::optional<std::size_t> life;
@@ -425,8 +426,11 @@ void Cluster::start_later(std::size_t slot, Micros delay_us) {
     Slot& s = slots_[slot];
     if (due != s.starts_due || s.done || judge_.finished()) return;
     if (s.life && lives_[*s.life]->alive()) return;
+    // The same process.
+    if (s.begins_again && s.attempt > 0) --s.attempt;
     s.life = start_life(slot, true);
     ++s.attempt;
+    s.begins_again = false;
   });
 }
 
@@ -465,9 +469,10 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   see_host(o.join, life);
   o.join.set_attempt(s.attempt);
   o.join.set_waits(setting_.spares != 0 || shrinks());
-  o.join.set_spare(s.begins_as_spare);
+  const bool spare = s.begins_as_spare || s.begins_again;
+  o.join.set_spare(spare);
   o.follows = setting_.follows;
-  if (o.follows && s.begins_as_spare) *o.join.mutable_followed() = {};
+  if (o.follows && spare) *o.join.mutable_followed() = {};
   o.join.set_software("simulated");
   o.join_timeout_ms = setting_.join_timeout_ms;
   if (setting_.job.replicas() > 0) o.join.set_fetch_port(static_cast<std::uint32_t>(1024 + life % 60000));
@@ -1142,6 +1147,10 @@ void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, con
   if (end == SimWorker::End::kFinished || judge_.finished()) {
     s.done = true;
     return;
+  }
+  if (end == SimWorker::End::kBeginsAgain) {
+    s.begins_again = true;
+    return start_later(slot, world_.random.between(100, 5000));
   }
   const bool refused = why.code() == Code::kRefused || why.code() == Code::kClosed;
   Micros delay = world_.random.between(1000, refused ? 1'000'000 : 300'000);

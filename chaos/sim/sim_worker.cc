@@ -513,8 +513,9 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
             data_moved();
           },
           [&](const worker_effect::Fail& e) { fail(e); },
-          // A join has mapped nothing for good here.
-          [](const worker_effect::Spare&) {},
+          [&](const worker_effect::Spare& e) {
+            if (e.looked) later(world_.random.between(50, 5000), [this] { begin_again(); });
+          },
           [&](const worker_effect::Follow& e) { follow(e); },
           [&](const worker_effect::Drain& e) {
             if (!world_.is(Mutant::stays_when_asked)) later(0, [this, e] { leave_by(e.by.value * 1000); });
@@ -1781,6 +1782,16 @@ void SimWorker::look_at_drain() {
   std::erase_if(effects, [](const WorkerEffect& e) { return !std::holds_alternative<worker_effect::Send>(e); });
   run_effects(std::move(effects));
   leave_place();
+}
+
+// As Session::wait_for_plan.
+void SimWorker::begin_again() {
+  if (exiting_ || finished_) return;
+  const char* const why = "it begins again, as a spare that has looked at nothing";
+  std::vector<WorkerEffect> effects;
+  machine_.leave(false, why, world_.now(), effects);
+  run_effects(std::move(effects));
+  exit(End::kBeginsAgain, Status(Code::kClosed, why));
 }
 
 void SimWorker::leave_place() {

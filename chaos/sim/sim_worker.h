@@ -34,7 +34,8 @@ namespace warren::chaos {
 
 class SimWorker final : private SimTransport::Owner {
  public:
-  enum class End : std::uint8_t { kFinished, kFailed, kDied };
+  // kBeginsAgain: the process goes on, and begins another life as a spare.
+  enum class End : std::uint8_t { kFinished, kFailed, kDied, kBeginsAgain };
   struct Links {
     std::function<void(std::string bytes)> send;  // to the tracker
     std::function<void(End, const Status& why)> ended;
@@ -235,6 +236,7 @@ class SimWorker final : private SimTransport::Owner {
   void reap(ActiveCall& call);
   void leave_by(Micros by_us);
   void look_at_drain();
+  void begin_again();
   void leave_place();
   void finalize();
   void leave(bool finalize, const std::string& reason);

@@ -205,6 +205,23 @@ TEST(LeavesHost, ARankThatGoesElsewhereLeavesWhatIsOnDiskToTheOthersOfItsHost) {
   EXPECT_TRUE(leaves_host({}, before, Rank(0))) << "it may have gone while this life joined";
 }
 
+// It has more on the disk than what is read for its own rank: what lasts of lives before it, which it has taken over.
+// Mates that went on did not look, and had to send a message of the preamble again that they did not find: a rollback
+// (`warren sim --seed=820019547`).
+TEST(LeavesHost, OneThatAnotherLifeFollowsThereLeavesItToTheOthersToo) {
+  const wire::Plan before = plan_on({"a", "a", "b"});
+  wire::Plan now = before;
+  now.mutable_members(1)->set_incarnation(200);
+  EXPECT_TRUE(leaves_host(before, now, Rank(0)));
+  EXPECT_FALSE(leaves_host(before, now, Rank(2))) << "another host's";
+  now.mutable_members(1)->set_incarnation(101);
+  now.mutable_members(1)->set_absent(true);
+  EXPECT_TRUE(leaves_host(before, now, Rank(0)));
+  wire::Plan whole = now;
+  whole.mutable_members(1)->set_absent(false);
+  EXPECT_FALSE(leaves_host(now, whole, Rank(0))) << "it was gone before";
+}
+
 TEST(LivesOf, AllMembersOfAPlan) {
   EXPECT_EQ(lives_of(plan_on({"a", "b"})), (std::vector<Incarnation>{Incarnation(100), Incarnation(101)}));
 }

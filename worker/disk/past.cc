@@ -89,8 +89,11 @@ Status leave_out_stale(storage::ResultStore& store, const std::string& host_id, 
 bool leaves_host(const wire::Plan& before, const wire::Plan& now, Rank self) {
   if (before.members().empty()) return true;
   const std::string& host = now.members(self.value).host_id();
+  const auto here = [&](const wire::Member& m) { return m.host_id() == host && !m.absent(); };
   return std::ranges::any_of(before.members(), [&](const wire::Member& m) {
-    return m.host_id() == host && now.members(static_cast<int>(m.rank())).host_id() != host;
+    return here(m) && std::ranges::none_of(now.members(), [&](const wire::Member& n) {
+             return here(n) && n.incarnation() == m.incarnation();
+           });
   });
 }
 

@@ -33,9 +33,9 @@ struct Past {
 // as of ResultStore::leave_out().
 [[nodiscard]] Status leave_out_stale(storage::ResultStore& store, const std::string& host_id, Epoch called);
 
-// Whether a rank of this one's host has gone elsewhere with the plan `now`, or may have: what its lives have left on
-// the host's disk is read by no new life of its worker then. `before`: the plan that this life was in; without members:
-// none.
+// Whether a life of this one's host has gone with the plan `now`, or may have: what it alone has on the host's disk, of
+// lives before it too, is for all that are left there to read, whether a new life of its worker comes or not. `before`:
+// the plan that this life was in; without members: none.
 [[nodiscard]] bool leaves_host(const wire::Plan& before, const wire::Plan& now, Rank self);
 [[nodiscard]] std::vector<Incarnation> lives_of(const wire::Plan& plan);
 
