@@ -1182,20 +1182,21 @@ void Cluster::to_tracker(std::size_t life, std::string bytes) {
 
 // Another tracker, on a copy of the journal, is there for a while, and answers so few that it has no majority: at most
 // half of the members that are there, where a worker that the plan does not know may have come for any of them unless a
-// place is free.
+// place is free. Those who have finalized and are silent have nothing left to promise, and are asked for nothing.
 void Cluster::start_twin() {
   if (twin_ || !tracker_.has_plan()) return;
   wire::JobRecord record;
   WARREN_CHECK(record.ParseFromString(*tracker_.durable()), "the tracker stores records");
   const auto& members = record.plan().members();
   const auto absent = static_cast<std::size_t>(std::ranges::count_if(members, &wire::Member::absent));
-  const std::size_t present = static_cast<std::size_t>(members.size()) - absent;
+  const std::size_t present = static_cast<std::size_t>(members.size()) - absent - record.finalized().size();
   std::size_t reached = 0, outsiders = 0, free = absent;
   for (std::size_t tries = 1 + world_.random.below(setting_.world_size); tries > 0; --tries) {
     const std::size_t slot = world_.random.below(setting_.world_size);
     const auto place = std::ranges::find(members, slots_[slot].worker_id, &wire::Member::worker_id);
     const bool outsider = place == members.end();
-    const bool takes = !outsider && place->absent(), member = !outsider && !takes;
+    const bool takes = !outsider && place->absent();
+    const bool member = !outsider && !takes && std::ranges::count(record.finalized(), place->rank()) == 0;
     const std::size_t r = reached + member, o = outsiders + outsider, f = free - takes;
     if (with_twin_.contains(slot) || 2 * (r + o - std::min(o, f)) > present) continue;
     reached = r;
