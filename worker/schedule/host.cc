@@ -44,7 +44,7 @@ constexpr std::uint64_t kLeastChunks = 8;
 constexpr std::uint64_t kMostJoinedBytes = std::uint64_t{512} << 10;
 constexpr std::uint64_t kMostExchangedBytes = std::uint64_t{1} << 20;
 constexpr std::size_t kLeastJoinedUnits = 4;
-// Messages are places in memory of others there, and slots stay empty.
+// Of all peers together. Messages that are places in memory of others leave them empty.
 constexpr std::uint64_t kMostSlotBytes = std::uint64_t{64} << 20;
 
 // Whether owners combine on GPUs what they read of others there, or may do so.
@@ -68,7 +68,11 @@ std::vector<std::vector<Range>> joined_units(const Request& request) {
   if (request.algorithm != Algorithm::kRing || !first || (!request.exchanges && !by_gpus(request))) return units;
   std::uint64_t largest = 1;
   for (const Range& piece : units.front()) largest = std::max(largest, piece.count * request.partial_bytes);
-  const std::uint64_t most = (request.exchanges ? kMostExchangedBytes : kMostJoinedBytes) / largest;
+  // What is exchanged lies in slots of every peer, on the GPU.
+  const std::uint64_t slots = kSlotsPerPeer * static_cast<std::uint64_t>(request.size - 1);
+  const std::uint64_t most_bytes =
+      request.exchanges ? std::min(kMostExchangedBytes, kMostSlotBytes / slots) : kMostJoinedBytes;
+  const std::uint64_t most = most_bytes / largest;
   const std::size_t together = std::min(units.size() / kLeastJoinedUnits, static_cast<std::size_t>(most));
   if (together < 2) return units;
   std::vector<std::vector<Range>> joined;

@@ -175,6 +175,16 @@ TEST(Schedule, WhereThereAreGpusNeighbouringChunksAreOnePiece) {
   }
 }
 
+// Of each peer some lie on the GPU at once.
+TEST(Schedule, ManyRanksExchangeSmallerPieces) {
+  World world{.collective = Collective::kAllreduce, .algorithm = Algorithm::kRing, .size = 64};
+  world.count = 64 * 61;
+  world.element_bytes = kWholeBytes + 1;
+  world.replicas = 2;
+  world.exchanges = true;
+  EXPECT_EQ(longest_step({make(world.request(0)).value()}), 5u) << "64 MiB for three of each of 63";
+}
+
 // From some size on, as GPUs then have a part in it; below, inputs of two ranks go as messages.
 TEST(Schedule, TwoRanksOfAHostLendEachOtherLargeInputs) {
   std::uint64_t seed = 0;
