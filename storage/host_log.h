@@ -105,9 +105,10 @@ class HostLog {
   // Writes a record of [first_byte, first_byte + payload.size()) into the own segment and publishes it. Returns with
   // the publish flag stored. An empty payload says that the round is complete as far as it has bytes. At most
   // limits::kMaxChunkBytes a record, less in a segment under 256 MiB; longer pieces are cut here, each published by
-  // itself. Over the budget it spills to disk, if there is one; kExhausted: there is none, or it takes nothing; the
-  // message names the flag --log_memory_bytes and says that a checkpoint is overdue; what was published of the piece
-  // before stays. Some 100 ns beside the copy of the bytes.
+  // itself; those of states where multiples of a sixteenth of an extent lie in the state, wherever they come to lie.
+  // Over the budget it spills to disk, if there is one; kExhausted: there is none, or it takes nothing; the message
+  // names the flag --log_memory_bytes and says that a checkpoint is overdue; what was published of the piece before
+  // stays. Some 100 ns beside the copy of the bytes.
   //
   // `place`, if given: where all of the payload lies, for ranks of the host that will soon read it there. None where it
   // was cut, or where the log is so full that it may go to disk before they have. Without it, who publishes is not

@@ -139,6 +139,7 @@ class RocksResultStore::Impl {
   [[nodiscard]] bool of_other_run(const Result<std::optional<Note>>& note) const {
     return run != 0 && (!note.ok() || (note.value() && note.value()->run != run));
   }
+  void learn_references();
   void keep_reserve();
   Status need_bins(const std::map<Bin, std::vector<Keyed>>& wanted);
   Status failed(const rocksdb::Status& status, const std::string& what);
@@ -317,7 +318,21 @@ Status RocksResultStore::Impl::need_open() {
     return dropped;
   });
   own->set_bins(std::move(opened.bins));
+  if (unchanged.empty()) learn_references();
   return {};
+}
+
+// Of what this life has put by another store, before: it stays until it is obsolete.
+void RocksResultStore::Impl::learn_references() {
+  for (const Bin& bin : own->bins()) {
+    if (bin.kind != Bin::Kind::kStates) continue;
+    own->scan({RecordKind::kGlobal, {bin.timeline, GroupId(0), bin.version, Sequence(0)}}, 0,
+              [&](const StoredRecord& r) {
+                const auto piece = UnchangedStates::place_of(r.key, r.first_byte, r.payload_bytes);
+                if (piece) unchanged.refer(bin, *piece, r.lies_in.value_or(bin));
+                return true;
+              });
+  }
 }
 
 // Again, once there is room.
@@ -401,7 +416,10 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
   if (Status s = need_bins(sorted); !s.ok()) return s;
   std::uint64_t written = 0;
   for (const auto& [bin, records] : sorted) {
-    for (const Keyed& k : records) written += k.bytes();
+    for (const Keyed& k : records) {
+      written += k.bytes();
+      if (k.state) unchanged.refer(bin, *k.state, k.lies_in.value_or(bin));
+    }
   }
   if (written <= kMostLoggedBytes) {
     if (const rocksdb::Status s = put_logged(batch, sorted); !s.ok()) return failed(s, "cannot write to");
@@ -413,7 +431,7 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
     std::uint64_t added = 0;
     for (const Keyed& k : records) {
       added += k.bytes();
-      if (k.state) unchanged.put(bin, *k.state, k.hash, k.lies_in.value_or(bin));
+      if (k.state) unchanged.wrote(bin, *k.state, k.hash, k.lies_in.value_or(bin));
     }
     count(bin, added);
   }
@@ -427,13 +445,10 @@ void RocksResultStore::Impl::find_unchanged(const RecordBatch& batch, const Bin&
     if (!k.state) continue;
     k.hash = xxh3_128(batch.payload(*k.item));
     const auto there = unchanged.find(*k.state, k.hash);
-    if (!there) continue;
-    if (*there == bin) {  // published twice: the same bytes under the same key
-      k.state.reset();
-      continue;
-    }
+    if (!there || *there == bin) continue;
     const auto found = bins->find(*there);
-    if (found != bins->end() && found->second.data) k.lies_in = there;
+    // What was read and found damaged is made good.
+    if (found != bins->end() && found->second.data && !own->is_damaged(*there)) k.lies_in = there;
   }
 }
 
@@ -568,9 +583,10 @@ Status RocksResultStore::Impl::drop_own(const Horizon& horizon) {
     drops(families.index);
     if (!left.referred_to(bin)) drops(families.data);
   }
-  if (handles.empty()) return {};
-  const rocksdb::Status s = db->DropColumnFamilies(handles);
-  if (!s.ok()) return failed(s, "cannot drop what is obsolete in");
+  if (!handles.empty()) {
+    const rocksdb::Status s = db->DropColumnFamilies(handles);
+    if (!s.ok()) return failed(s, "cannot drop what is obsolete in");
+  }
   std::erase_if(bins, [](const auto& entry) { return !entry.second.index && !entry.second.data; });
   unchanged = std::move(left);
   for (auto it = bytes_by_bin.begin(); it != bytes_by_bin.end();) {

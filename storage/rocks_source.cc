@@ -287,8 +287,14 @@ bool RocksSource::read(const StoredRecord& record, std::uint64_t begin, std::spa
                  warren::to_string(record.key.round) + " in " + directory_ + " cannot be read: " + why);
   const std::lock_guard lock(mutex_);
   bad_.emplace(view(key));
+  damaged_.insert(bin);
   any_bad_.store(true, std::memory_order_relaxed);
   return false;
+}
+
+bool RocksSource::is_damaged(const Bin& bin) const {
+  const std::lock_guard lock(mutex_);
+  return damaged_.contains(bin);
 }
 
 bool RocksSource::is_bad(std::string_view key) const {

@@ -109,6 +109,8 @@ class RocksSource final : public RecordSource {
   [[nodiscard]] const std::string& directory() const { return directory_; }
   void set_bins(Bins bins);
   [[nodiscard]] std::shared_ptr<const Bins> bins_now() const;
+  // Whether a payload that lies among this bin's data could not be read.
+  [[nodiscard]] bool is_damaged(const Bin& bin) const;
 
   Incarnation life() const override { return life_; }
   std::vector<Bin> bins() override;
@@ -136,6 +138,7 @@ class RocksSource final : public RecordSource {
   std::shared_ptr<const Bins> bins_ = std::make_shared<const Bins>();
   Cursor idle_;                             // where the last scan has ended
   std::set<std::string, std::less<>> bad_;  // keys
+  std::set<Bin> damaged_;                   // where those lie
   std::atomic<bool> any_bad_{false};
 };
 

@@ -220,6 +220,22 @@ void SegmentWriter::belong(std::uint64_t run) {
   word(base_ + offsetof(Superblock, run)).store(run, std::memory_order_release);
 }
 
+namespace {
+
+bool is_state(RecordKind kind) {
+  return kind == RecordKind::kGlobal || kind == RecordKind::kLocal;
+}
+
+// Pieces of states begin and end at multiples of this, wherever they come to lie, so that those of two versions can be
+// compared (storage/unchanged_states.h): what an extent has left for less than one stays free. 0: it is too small.
+std::uint64_t state_piece_bytes(const SegmentLayout& layout) {
+  constexpr std::uint64_t kLeast = std::uint64_t{64} << 10;
+  const std::uint64_t bytes = std::min<std::uint64_t>(std::bit_floor(layout.extent_bytes / 16), limits::kMaxChunkBytes);
+  return bytes < kLeast ? 0 : bytes;
+}
+
+}  // namespace
+
 SegmentWriter::Published SegmentWriter::publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                                                 std::span<const std::byte> payload, bool read_soon) {
   WARREN_CHECK(first_byte <= info.total_bytes && payload.size() <= info.total_bytes - first_byte,
@@ -227,12 +243,14 @@ SegmentWriter::Published SegmentWriter::publish(const RecordKey& key, const Reco
   Published published;
   Open* open = open_for(class_of(key));
   if (open == nullptr) return published;
+  const std::uint64_t grid = is_state(key.kind) ? state_piece_bytes(layout_) : 0;
   do {
     const std::uint64_t room = open->end - open->at;
     std::uint64_t n = std::min<std::uint64_t>(payload.size(), limits::kMaxChunkBytes);
+    if (grid != 0) n = std::min(n, grid - (first_byte + published.bytes) % grid);
     if (room < kRecordHeaderBytes + n) {
       const bool whole_extent = room == layout_.extent_bytes;
-      if (!whole_extent && room < kRecordHeaderBytes + kMinCutBytes) {
+      if (!whole_extent && (grid != 0 || room < kRecordHeaderBytes + kMinCutBytes)) {
         if (!next_extent(*open)) return published;
         continue;
       }

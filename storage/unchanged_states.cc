@@ -20,38 +20,49 @@ std::optional<Bin> UnchangedStates::find(const Place& place, const Hash128& hash
   return known->second.lies_in;
 }
 
-void UnchangedStates::put(const Bin& of, const Place& place, const Hash128& hash, const Bin& lies_in) {
+void UnchangedStates::refer(const Bin& of, const Place& place, const Bin& lies_in) {
+  refers_[of].insert_or_assign(place, lies_in);
+  Data& data = data_[lies_in];
+  if (of == lies_in && data.places.insert(place).second) data.bytes += place.payload_bytes;
+}
+
+void UnchangedStates::wrote(const Bin& of, const Place& place, const Hash128& hash, const Bin& lies_in) {
+  refer(of, place, lies_in);
   newest_.insert_or_assign(place, Known{hash, lies_in});
-  refers_[of][lies_in] += place.payload_bytes;
-  if (of == lies_in) bytes_[of] += place.payload_bytes;
 }
 
 void UnchangedStates::drop(const std::function<bool(const Bin&)>& obsolete) {
   std::erase_if(refers_, [&](const auto& of) { return obsolete(of.first); });
-  std::erase_if(bytes_, [&](const auto& data) { return !referred_to(data.first); });
-  std::erase_if(newest_, [&](const auto& known) { return !bytes_.contains(known.second.lies_in); });
-  std::erase_if(worn_, [&](const Bin& bin) { return !bytes_.contains(bin); });
+  std::set<Bin> used;
+  for (const auto& [of, places] : refers_) {
+    for (const auto& [place, lies_in] : places) used.insert(lies_in);
+  }
+  std::erase_if(data_, [&](const auto& data) { return !used.contains(data.first); });
+  std::erase_if(newest_, [&](const auto& known) { return !used.contains(known.second.lies_in); });
+  std::erase_if(worn_, [&](const Bin& bin) { return !used.contains(bin); });
+  for (auto& [bin, data] : data_) ++data.commits;
   wear();
 }
 
 bool UnchangedStates::referred_to(const Bin& bin) const {
-  return std::ranges::any_of(refers_, [&](const auto& of) { return of.second.contains(bin); });
+  return data_.contains(bin);
 }
 
 std::uint64_t UnchangedStates::bytes_in(const Bin& bin) const {
-  const auto found = bytes_.find(bin);
-  return found == bytes_.end() ? 0 : found->second;
+  const auto found = data_.find(bin);
+  return found == data_.end() ? 0 : found->second.bytes;
 }
 
 void UnchangedStates::wear() {
-  std::vector<std::pair<std::uint64_t, Bin>> origins;  // by how much of them the newest version uses
-  for (const auto& [bin, bytes] : bytes_) {
+  if (refers_.empty()) return;
+  std::map<Bin, std::uint64_t> in_use;  // by the newest version
+  for (const auto& [place, lies_in] : refers_.rbegin()->second) in_use[lies_in] += place.payload_bytes;
+  std::vector<std::pair<std::uint64_t, Bin>> origins;
+  for (const auto& [bin, data] : data_) {
+    if (data.commits > kMostCommits) worn_.insert(bin);
     if (refers_.contains(bin)) continue;
-    std::uint64_t used = 0;
-    for (const auto& [of, by_origin] : refers_) {
-      if (const auto to = by_origin.find(bin); to != by_origin.end()) used = to->second;
-    }
-    if (used < bytes / 2) worn_.insert(bin);
+    const std::uint64_t used = in_use[bin];
+    if (used < data.bytes / 2) worn_.insert(bin);
     origins.emplace_back(used, bin);
   }
   if (origins.size() <= kMostOrigins) return;

@@ -3,8 +3,9 @@
 //
 // Bytes are taken for equal if they are as many, at the same place of the same state, and have the same XXH3 of 128
 // bits. What an older version has written is kept as a whole as long as a version that is not obsolete refers to any
-// of it. So that little is kept in vain, what has less than half of its bytes in use is not referred to again, nor is
-// what belongs to more than kMostOrigins older versions: it is written once more, and goes with the last version that
+// of it. So that little is kept in vain, and nothing relies on what was written long ago, the next version does not
+// refer to what has less than half of its bytes in use, to what belongs to more than kMostOrigins older versions, nor
+// to what was written more than kMostCommits commits ago: it is written once more, and goes with the last version that
 // refers to it.
 //
 // Threads: one at a time.
@@ -28,6 +29,7 @@ class UnchangedStates {
   // A reference is no use for less: another version's data would be kept for it.
   static constexpr std::size_t kLeastBytes = std::size_t{64} << 10;
   static constexpr std::size_t kMostOrigins = 8;
+  static constexpr std::uint64_t kMostCommits = 64;
 
   // A piece of a state, of whatever version.
   struct Place {
@@ -43,26 +45,34 @@ class UnchangedStates {
 
   // The bin whose data have these bytes, if they need not be written again.
   [[nodiscard]] std::optional<Bin> find(const Place& place, const Hash128& hash) const;
-  // They have become durable in the data of `lies_in`, for version `of`: the same, or what find() has said.
-  void put(const Bin& of, const Place& place, const Hash128& hash, const Bin& lies_in);
-  // The entries of these versions go, and with them what nobody else refers to.
+  // Version `of` may have this piece from now on, in the data of `lies_in`: its own, or what find() has said. Before it
+  // is written: what a failed write has left refers to it, too.
+  void refer(const Bin& of, const Place& place, const Bin& lies_in);
+  // It is durable.
+  void wrote(const Bin& of, const Place& place, const Hash128& hash, const Bin& lies_in);
+  // The entries of these versions go, and with them what nobody else refers to. A commit.
   void drop(const std::function<bool(const Bin&)>& obsolete);
   // Whether a version that has not gone refers to what this one has written.
   [[nodiscard]] bool referred_to(const Bin& bin) const;
   // How much of what is kept track of this one has written, as long as that is kept.
   [[nodiscard]] std::uint64_t bytes_in(const Bin& bin) const;
+  [[nodiscard]] bool empty() const { return refers_.empty(); }
 
  private:
   struct Known {
     Hash128 hash;
     Bin lies_in;
   };
+  struct Data {
+    std::set<Place> places;
+    std::uint64_t bytes = 0, commits = 0;
+  };
   void wear();
 
   std::map<Place, Known> newest_;
-  std::map<Bin, std::uint64_t> bytes_;                  // that lie in each one's data
-  std::map<Bin, std::map<Bin, std::uint64_t>> refers_;  // of each version: bytes by where they lie
-  std::set<Bin> worn_;                                  // not to be referred to again
+  std::map<Bin, Data> data_;                    // what each one has written
+  std::map<Bin, std::map<Place, Bin>> refers_;  // of each version: where its pieces lie
+  std::set<Bin> worn_;                          // not to be referred to again
 };
 
 }  // namespace warren::storage

@@ -69,6 +69,42 @@ struct Life {
   std::unique_ptr<HostLogReader> reader;
 };
 
+// So that what has not changed since the version before is found, whatever was logged between: with the cut where an
+// extent ends, and all after it moved by that, next to nothing was.
+TEST(HostLog, StatesAreCutAlikeWhereverTheyLie) {
+  constexpr std::uint64_t kBegin = 1000, kBytes = (std::uint64_t{5} << 20) + 77, kGrid = std::uint64_t{64} << 10;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> cuts;
+  for (const std::uint64_t before : {0, 100, 70'000, 1'000'000}) {
+    const Life a(1, std::size_t{32} << 20);
+    if (before != 0) {
+      ASSERT_TRUE(a.publish(round_key(3, 0), before, 0, before).ok());
+    }
+    const RecordKey state{RecordKind::kGlobal, round_key(3, 0).round};
+    ASSERT_TRUE(a.publish(state, kBegin + kBytes, kBegin, kBytes).ok());
+    EXPECT_EQ(a.reader->held(state), Ranges(kBegin, kBegin + kBytes));
+    std::vector<std::byte> out(kBytes);
+    EXPECT_TRUE(a.reader->read(state, kBegin, out));
+    EXPECT_EQ(out, bytes_of(state, kBegin, kBytes));
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> now;
+    const auto view = SegmentView::open(a.memory->bytes(), a.self).value();
+    (void)view.for_each_record([&](std::uint32_t, std::uint64_t, const SegmentView::Record& r) {
+      if (r.key.kind == RecordKind::kGlobal) now.emplace_back(r.first_byte, r.payload_bytes);
+      return true;
+    });
+    std::ranges::sort(now);
+    for (const auto& [at, size] : now) EXPECT_TRUE((at + size) % kGrid == 0 || at + size == kBegin + kBytes) << at;
+    if (cuts.empty()) cuts = now;
+    EXPECT_EQ(now, cuts) << before;
+  }
+  EXPECT_GT(cuts.size(), kBytes / kGrid);
+  // A small log has extents that are smaller than such pieces: nothing is left free there.
+  const Life small(1);
+  const RecordKey state{RecordKind::kLocal, round_key(3, 0).round};
+  ASSERT_TRUE(small.publish(round_key(3, 0), 100, 0, 100).ok());
+  ASSERT_TRUE(small.publish(state, 200'000, 0, 200'000).ok());
+  EXPECT_EQ(small.reader->held(state), Ranges(0, 200'000));
+}
+
 TEST(HostLogTest, ReadsWhatItPublished) {
   const Life life(11);
   const RecordKey key = round_key(1, 4);

@@ -631,6 +631,7 @@ TEST_F(RocksResultStoreTest, StatesThatHaveNotChangedAreNotWrittenAgain) {
   }
   store = host_.open_rocks(kA);
   EXPECT_TRUE(store->prepare().ok());
+  drop(*store, committed(3));
   EXPECT_THAT(pieces_held(*store->reader(), 3, {0, 0, 1, 0}), all);
 }
 
@@ -672,6 +673,16 @@ TEST_F(RocksResultStoreTest, DamageOfWhatHasNotChangedIsFoundOut) {
   auto later = host_.open_rocks(kC);
   EXPECT_THAT(pieces_held(*later->reader(), 2, {0, 0, 1, 0}), ElementsAre(2));
   EXPECT_THAT(later->take_warnings(), Contains(HasSubstr("cannot be read")));
+}
+
+// By the life that wrote it: the next version does not count on it.
+TEST_F(RocksResultStoreTest, WhatWasFoundDamagedIsWrittenAgain) {
+  auto store = host_.open_rocks(kA);
+  put(*store, a_state(batch_, 1, {0, 0, 0, 0}));
+  flip(tables(place(kA)).back(), 1 * kStatePiece + 1000);
+  EXPECT_THAT(pieces_held(*store->reader(), 1, {0, 0, 0, 0}), SizeIs(3));
+  put(*store, a_state(batch_, 2, {0, 0, 0, 0}));
+  EXPECT_THAT(pieces_held(*store->reader(), 2, {0, 0, 0, 0}), SizeIs(4));
 }
 
 // After a failure the database is opened again: what it has not any more is written.

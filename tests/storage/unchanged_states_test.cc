@@ -24,7 +24,7 @@ struct UnchangedStatesTest : testing::Test {
       lie_in.push_back(bin.version.value);
       found.emplace_back(place(i), hashes[i], bin);
     }
-    for (const auto& [where, hash, bin] : found) unchanged.put(states(version), where, hash, bin);
+    for (const auto& [where, hash, bin] : found) unchanged.wrote(states(version), where, hash, bin);
     found.clear();
     return lie_in;
   }
@@ -99,9 +99,38 @@ TEST_F(UnchangedStatesTest, FewOlderVersionsAreReferredTo) {
   EXPECT_GT(used.size(), 2u);
 }
 
+TEST_F(UnchangedStatesTest, WhatWasWrittenLongAgoIsWrittenAgain) {
+  put(1, {kSame, kSame});
+  std::uint64_t version = 2;
+  while (version < 1000 && put(version, {kSame, kSame}) == Versions{1, 1}) commit(version++);
+  EXPECT_EQ(version, UnchangedStates::kMostCommits + 3);
+  commit(version);
+  EXPECT_FALSE(unchanged.referred_to(states(1)));
+  EXPECT_TRUE(unchanged.referred_to(states(version)));
+}
+
+// It may be there all the same.
+TEST_F(UnchangedStatesTest, WhatAFailedWriteRefersToStays) {
+  put(1, {kSame});
+  unchanged.refer(states(2), place(0), states(1));
+  commit(2);
+  EXPECT_TRUE(unchanged.referred_to(states(1)));
+  EXPECT_EQ(unchanged.find(place(0), kSame), states(1));
+  unchanged.refer(states(3), place(1), states(3));
+  EXPECT_EQ(unchanged.find(place(1), kSame), std::nullopt) << "it may not be there";
+}
+
+TEST_F(UnchangedStatesTest, WhatIsPutTwiceCountsOnce) {
+  for (int i = 0; i < 3; ++i) put(1, {kSame, kSame, kSame, kSame});
+  EXPECT_EQ(unchanged.bytes_in(states(1)), 4 * kPiece);
+  for (int i = 0; i < 3; ++i) put(2, {kSame, {2, 2}, {2, 2}, {2, 2}});
+  commit(2);
+  EXPECT_EQ(put(3, {kSame, {2, 2}, {2, 2}, {2, 2}}), (Versions{3, 2, 2, 2})) << "a quarter is in use, and not three";
+}
+
 TEST_F(UnchangedStatesTest, UndoneVersionsAreNoOrigins) {
   put(1, {kSame});
-  unchanged.put(states(2, 1), place(0), {2, 2}, states(2, 1));
+  unchanged.wrote(states(2, 1), place(0), {2, 2}, states(2, 1));
   unchanged.drop([](const Bin& bin) { return bin == states(2, 1); });
   EXPECT_EQ(unchanged.find(place(0), {2, 2}), std::nullopt);
   EXPECT_EQ(unchanged.find(place(0), kSame), std::nullopt) << "the newest is known, and it has gone";
