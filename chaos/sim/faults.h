@@ -41,7 +41,7 @@ namespace warren::chaos {
   X(fetch_lost, kPerChance, 0.05)                    \
   X(fetch_late, kPerChance, 0.1)                     \
   X(fetch_twice, kPerChance, 0.1)                    \
-  X(fetch_damaged, kPerChance, 0.05)                 \
+  X(fetch_damaged, kPerChance, 0.3)                  \
   X(connection_drop, kPerSecond, 1.0)                \
   X(message_lost, kPerChance, 0.05)                  \
   X(message_late, kPerChance, 0.1)                   \
