@@ -66,6 +66,10 @@ std::vector<std::vector<Range>> joined_units(const Request& request) {
   std::vector<std::vector<Range>> units = units_of(request);
   const bool first = !request.resumed && request.final.empty();
   if (request.algorithm != Algorithm::kRing || !first || (!request.exchanges && !by_gpus(request))) return units;
+  // Ranks that keep copies for other failure domains have slots of a chunk for them (copies.cc).
+  const auto& domains = request.domains;
+  const bool several = !domains.empty() && std::ranges::count(domains, domains.front()) != request.size;
+  if (several && request.collective == Collective::kReduceScatter) return units;
   std::uint64_t largest = 1;
   for (const Range& piece : units.front()) largest = std::max(largest, piece.count * request.partial_bytes);
   // What is exchanged lies in slots of every peer, on the GPU.
