@@ -362,6 +362,7 @@ class Run:
             say("mps: there is no nvidia-cuda-mps-control here")
             return
         out: dict[str, list[dict]] = {}
+        self.results["mps"] = out
         with tempfile.TemporaryDirectory(prefix="warren-mps-") as folder:
             served = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
 
@@ -371,14 +372,17 @@ class Run:
                 tell(["-d"])
             except subprocess.SubprocessError as refused:
                 say(f"mps: it does not start here: {refused}")
+                del self.results["mps"]
                 return
             try:
                 for ranks in RANKS:
                     out[str(ranks)] = self.bench(f"mps_{ranks}", ranks, "--memory=gpu", "--nocheck", environment=served)
                 out["nccl"] = self.bench("mps_nccl", 2, "--memory=gpu", "--nocheck", sizes=(6 << 20, 64 << 20), warm_up=200, environment={**served, **NCCL})
             finally:
-                tell([], "quit\n")
-        self.results["mps"] = out
+                try:
+                    tell([], "quit\n")
+                except subprocess.SubprocessError as goes_on:  # what was measured stands
+                    self.wrong(f"mps: its server does not end: {goes_on}")
 
     def sanitizer(self) -> None:
         """The kernels under compute-sanitizer, where there is one."""

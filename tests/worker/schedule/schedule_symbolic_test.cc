@@ -175,6 +175,27 @@ TEST(Schedule, WhereThereAreGpusNeighbouringChunksAreOnePiece) {
   }
 }
 
+// Who keeps copies for another failure domain of its host received joined pieces into slots of a chunk each, one over
+// the other.
+TEST(Schedule, WhatIsKeptForOtherDomainsOfAHostHasRoom) {
+  for (const std::int32_t size : {2, 3, 4, 8}) {
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect}) {
+      World world{.collective = Collective::kReduceScatter, .algorithm = algorithm, .size = size};
+      world.count = 31;
+      world.hosts.assign(static_cast<std::size_t>(size), 7);
+      for (std::int32_t rank = 0; rank < size; ++rank) world.domains.push_back(static_cast<std::uint32_t>(rank % 2));
+      world.on = {.maps = true, .cores = 2, .gpus = true};
+      world.element_bytes = kWholeBytes + 1;
+      world.replicas = 2;
+      world.in_place = true;
+      const std::vector<Schedule> schedules = make_all(world);
+      EXPECT_EQ(longest_step(schedules), 1u) << world.describe();
+      ASSERT_EQ(check_form(world, schedules), "") << world.describe();
+      ASSERT_EQ(check_races(world, schedules), "") << world.describe();
+    }
+  }
+}
+
 // Of each peer some lie on the GPU at once.
 TEST(Schedule, ManyRanksExchangeSmallerPieces) {
   World world{.collective = Collective::kAllreduce, .algorithm = Algorithm::kRing, .size = 64};
