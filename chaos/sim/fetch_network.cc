@@ -29,11 +29,15 @@ void FetchNetwork::travel(std::function<void()> arrive) {
 }
 
 // Logged bytes carry checksums of their own; the rest of a message is the business of who carries it.
-void FetchNetwork::damage(wire::FetchReply& reply) {
+void FetchNetwork::damage(std::size_t life, const wire::FetchRequest& request, wire::FetchReply& reply) {
   if (!reply.data() || reply.entries().empty()) return;
   const auto which = static_cast<int>(world_.random.below(static_cast<std::uint64_t>(reply.entries_size())));
-  std::string& bytes = *reply.mutable_entries(which)->mutable_payload();
-  if (bytes.empty() || !world_.strikes(Fault::fetch_damaged)) return;
+  wire::FetchEntry& entry = *reply.mutable_entries(which);
+  std::string& bytes = *entry.mutable_payload();
+  int& times =
+      damaged_[{life, request.kind(), request.timeline(), request.group(), request.version(), entry.sequence()}];
+  if (bytes.empty() || times == kMostDamaged || !world_.strikes(Fault::fetch_damaged)) return;
+  ++times;
   const std::size_t bit = world_.random.below(bytes.size() * 8);
   bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ static_cast<char>(1u << (bit % 8)));
 }
@@ -75,10 +79,10 @@ void FetchNetwork::arrive(std::size_t life, Rank to, const std::string& bytes, i
   if (!valid.ok()) return world_.violated("I8", "a reply of the log is not valid: " + valid.describe());
   std::string head = encode(*answer, Payloads::kInside);
   world_.note(head);
-  travel([this, life, to, head = std::move(head)] {
+  travel([this, life, to, asked = request.value(), head = std::move(head)] {
     auto reply = decode_fetch_reply(std::as_bytes(std::span(head.data(), head.size())), Payloads::kInside);
     if (!reply.ok()) return world_.violated("I8", "a reply of the log does not decode: " + reply.status().describe());
-    if (world_.rate(Fault::fetch_damaged) > 0) damage(reply.value());
+    if (world_.rate(Fault::fetch_damaged) > 0) damage(life, asked, reply.value());
     ends_.reply(life, to, reply.value());
   });
 }

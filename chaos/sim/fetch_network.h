@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "chaos/sim/world.h"
 #include "recovery/ids.h"
@@ -30,14 +33,19 @@ class FetchNetwork {
   // Each of 300 ranks, each on a host of its own, asks all hosts what they hold, which may arrive twice.
   static constexpr std::size_t kMostInFlight = std::size_t{1} << 18;
   void travel(std::function<void()> arrive);
+  // What arrives damaged each time counts as not held: so often a life asks again for bytes of a round.
+  static constexpr int kMostDamaged = 3;
   void arrive(std::size_t life, Rank to, const std::string& bytes, int tries);
-  void damage(wire::FetchReply& reply);
+  void damage(std::size_t life, const wire::FetchRequest& request, wire::FetchReply& reply);
 
   World& world_;
   Ends ends_;
   std::int64_t round_timeout_ms_;
   Micros latency_us_;
   std::size_t in_flight_ = 0;
+  // Of each life: of which rounds bytes have arrived damaged, and how often.
+  std::map<std::tuple<std::size_t, std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>, int>
+      damaged_;
 };
 
 }  // namespace warren::chaos

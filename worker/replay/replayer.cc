@@ -176,7 +176,7 @@ struct Replayer::State {
     std::vector<std::uint64_t> wants;
     std::map<std::uint64_t, std::vector<std::byte>> cache;  // by first byte; disjoint
     Ranges cached;
-    std::uint32_t damaged = 0;  // times that bytes of it arrived damaged
+    std::uint32_t damaged = 0;  // times in a row that bytes of it arrived damaged
     bool served = false;        // a want for it has ended: nobody will want it again
   };
 
@@ -1104,6 +1104,7 @@ struct Replayer::State {
       }
       return;
     }
+    round.damaged = 0;
     // A want's fingerprint is compared before anything is written for it.
     const std::vector<std::uint64_t> ids = round.wants;
     for (const std::uint64_t id : ids) (void)take_info(id, wants.at(id), *round.info, round.info_from);

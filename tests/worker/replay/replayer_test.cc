@@ -737,6 +737,32 @@ TEST(Replayer, TheOnlyHolderIsAskedAgainAfterDamageButNotForEver) {
   EXPECT_TRUE(untouched(buffer));
 }
 
+// What is fetched in many pieces may see many damaged, as long as others arrive.
+TEST(Replayer, PiecesOfALargeResultThatArriveDamagedAreAskedForAgainEach) {
+  constexpr std::uint64_t kBytes = std::uint64_t{24} << 20;
+  Net net({"host-1"}, 1, std::size_t{40} << 20);
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, kBytes);
+  net.install();
+  int damaged = 0;
+  bool clean = false;
+  net.on_reply = [&](Rank, wire::FetchReply& reply) {
+    if (!reply.data()) return true;
+    if (!clean) {
+      (*reply.mutable_entries(0)->mutable_payload())[0] ^= 1;
+      ++damaged;
+    }
+    clean = !clean;
+    return true;
+  };
+  auto buffer = buffer_of(kBytes);
+  net.want(key, buffer);
+  const auto run = net.run();
+  ASSERT_TRUE(run->status.ok()) << run->status.describe();
+  EXPECT_EQ(buffer, bytes_of(key, 0, kBytes));
+  EXPECT_GT(damaged, 4) << "more than are asked for again in a row";
+}
+
 // Simulated seed 812008721: a copy for other ranks arrived damaged from its only holder, and was not made.
 TEST(Replayer, WhatIsRefilledIsAskedForAgainAfterDamageButNotForEver) {
   for (const int times : {1, 1'000'000}) {
