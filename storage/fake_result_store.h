@@ -60,7 +60,7 @@ struct FakeResultDisk {
   }
 };
 
-class FakeResultStore final : public ResultStore {
+class FakeResultStore : public ResultStore {
  public:
   FakeResultStore(std::shared_ptr<FakeResultDisk> disk, std::string worker, Incarnation life)
       : disk_(std::move(disk)), worker_(std::move(worker)), life_(life) {

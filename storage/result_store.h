@@ -70,6 +70,15 @@ class RecordBatch {
   std::vector<Item> items_;
 };
 
+// A record of a state, of whatever version.
+struct StatePiece {
+  RecordKind kind{};
+  Sequence sequence{};
+  std::uint64_t first_byte = 0;
+  std::uint32_t payload_bytes = 0;
+  friend constexpr auto operator<=>(const StatePiece&, const StatePiece&) = default;
+};
+
 // What nobody needs any more.
 struct Horizon {
   struct Checkpoint {
@@ -89,7 +98,7 @@ struct Horizon {
   [[nodiscard]] bool obsolete(const RecordKey& key) const;
 };
 
-// Threads: put(), note(), drop() and finish() from one thread at a time; the rest from any.
+// Threads: put(), worn(), note(), drop() and finish() from one thread at a time; the rest from any.
 class ResultStore {
  public:
   virtual ~ResultStore() = default;
@@ -98,6 +107,9 @@ class ResultStore {
   // states, set-up rounds and the preamble alone pass beyond the budget, as it takes a checkpoint to free it.
   // kUnavailable: the disk refuses for another reason. The call may be repeated: it works again once the cause is gone.
   [[nodiscard]] virtual Status put(const RecordBatch& batch) = 0;
+  // The states of this checkpoint have all been put. What of them is to be put once more, before it is committed, so
+  // that the store need not keep for it what older ones have written; a put() of these that fails costs nothing else.
+  [[nodiscard]] virtual std::vector<StatePiece> worn(Timeline, Version) { return {}; }
   // What the job has told this life: its run, and bytes that the store does not look into. Durable on success; replaces
   // the one before. It comes before the first put(), so that nothing is there without it, and before the drop() of what
   // the one before names.

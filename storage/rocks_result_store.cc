@@ -330,6 +330,7 @@ void RocksResultStore::Impl::learn_references() {
               [&](const StoredRecord& r) {
                 const auto piece = UnchangedStates::place_of(r.key, r.first_byte, r.payload_bytes);
                 if (piece) unchanged.refer(bin, *piece, r.lies_in.value_or(bin));
+                if (!piece && !r.inlined()) unchanged.wrote_apart(bin, r.payload_bytes);
                 return true;
               });
   }
@@ -431,6 +432,8 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
     std::uint64_t added = 0;
     for (const Keyed& k : records) {
       added += k.bytes();
+      if (bin.kind == Bin::Kind::kStates && k.written_apart() && !k.state)
+        unchanged.wrote_apart(bin, k.item->payload_bytes);
       if (k.state) unchanged.wrote(bin, *k.state, k.hash, k.lies_in.value_or(bin));
     }
     count(bin, added);
@@ -707,6 +710,10 @@ Status RocksResultStore::prepare() {
 
 Status RocksResultStore::put(const RecordBatch& batch) {
   return impl_->put(batch);
+}
+
+std::vector<StatePiece> RocksResultStore::worn(Timeline timeline, Version version) {
+  return impl_->unchanged.worn({Bin::Kind::kStates, timeline, version});
 }
 
 Status RocksResultStore::drop(const Horizon& horizon) {

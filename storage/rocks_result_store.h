@@ -40,6 +40,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "storage/result_store.h"
 
@@ -69,6 +70,7 @@ class RocksResultStore final : public ResultStore {
   [[nodiscard]] Status prepare();
 
   Status put(const RecordBatch& batch) override;
+  std::vector<StatePiece> worn(Timeline timeline, Version version) override;
   Status note(const Note& note) override;
   std::vector<Note> notes() override;
   void belong(std::uint64_t run) override;

@@ -227,11 +227,12 @@ bool is_state(RecordKind kind) {
 }
 
 // Pieces of states begin and end at multiples of this, wherever they come to lie, so that those of two versions can be
-// compared (storage/unchanged_states.h): what an extent has left for less than one stays free. 0: it is too small.
+// compared (storage/unchanged_states.h): what an extent has left for less than one stays free, because of the header a
+// 64th of extents of 4 MiB and more, a 16th of those of 1 MiB. 0: it is too small.
 std::uint64_t state_piece_bytes(const SegmentLayout& layout) {
   constexpr std::uint64_t kLeast = std::uint64_t{64} << 10;
-  const std::uint64_t bytes = std::min<std::uint64_t>(std::bit_floor(layout.extent_bytes / 16), limits::kMaxChunkBytes);
-  return bytes < kLeast ? 0 : bytes;
+  if (layout.extent_bytes < 16 * kLeast) return 0;
+  return std::clamp<std::uint64_t>(std::bit_floor(layout.extent_bytes / 64), kLeast, limits::kMaxChunkBytes);
 }
 
 }  // namespace

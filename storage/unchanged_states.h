@@ -3,23 +3,24 @@
 //
 // Bytes are taken for equal if they are as many, at the same place of the same state, and have the same XXH3 of 128
 // bits. What an older version has written is kept as a whole as long as a version that is not obsolete refers to any
-// of it. So that little is kept in vain, and nothing relies on what was written long ago, the next version does not
-// refer to what has less than half of its bytes in use, to what belongs to more than kMostOrigins older versions, nor
-// to what was written more than kMostCommits commits ago: it is written once more, and goes with the last version that
-// refers to it.
+// of it. So that little is kept in vain, and nothing relies on what was written long ago, a version that is complete
+// does not go on to refer to what has less than half of its bytes in use, to what belongs to more than kMostOrigins
+// older versions, nor to what was written more than kMostCommits commits ago: that is worn(), is written once more
+// before the version counts, and goes with the version that is obsolete then.
 //
 // Threads: one at a time.
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "storage/result_format.h"
+#include "storage/result_store.h"
 #include "storage/xxh3.h"
 
 namespace warren::storage {
@@ -31,14 +32,7 @@ class UnchangedStates {
   static constexpr std::size_t kMostOrigins = 8;
   static constexpr std::uint64_t kMostCommits = 64;
 
-  // A piece of a state, of whatever version.
-  struct Place {
-    RecordKind kind{};
-    Sequence sequence{};
-    std::uint64_t first_byte = 0;
-    std::uint32_t payload_bytes = 0;
-    friend constexpr auto operator<=>(const Place&, const Place&) = default;
-  };
+  using Place = StatePiece;
   // nullopt: nothing that is kept track of.
   [[nodiscard]] static std::optional<Place> place_of(const RecordKey& key, std::uint64_t first_byte,
                                                      std::uint32_t payload_bytes);
@@ -50,11 +44,16 @@ class UnchangedStates {
   void refer(const Bin& of, const Place& place, const Bin& lies_in);
   // It is durable.
   void wrote(const Bin& of, const Place& place, const Hash128& hash, const Bin& lies_in);
-  // The entries of these versions go, and with them what nobody else refers to. A commit.
+  // The same version has written so much that is not kept track of.
+  void wrote_apart(const Bin& of, std::uint64_t bytes) { data_[of].bytes += bytes; }
+  // What this version, all of which is durable, had better not refer to: it is not found any more, and what is returned
+  // is to be written again.
+  [[nodiscard]] std::vector<Place> worn(const Bin& of);
+  // The entries of these versions go, and with them what nobody else refers to. If any go, that was a commit.
   void drop(const std::function<bool(const Bin&)>& obsolete);
   // Whether a version that has not gone refers to what this one has written.
   [[nodiscard]] bool referred_to(const Bin& bin) const;
-  // How much of what is kept track of this one has written, as long as that is kept.
+  // How much this one has written, as long as that is kept.
   [[nodiscard]] std::uint64_t bytes_in(const Bin& bin) const;
   [[nodiscard]] bool empty() const { return refers_.empty(); }
 
@@ -67,12 +66,11 @@ class UnchangedStates {
     std::set<Place> places;
     std::uint64_t bytes = 0, commits = 0;
   };
-  void wear();
-
   std::map<Place, Known> newest_;
-  std::map<Bin, Data> data_;                    // what each one has written
-  std::map<Bin, std::map<Place, Bin>> refers_;  // of each version: where its pieces lie
-  std::set<Bin> worn_;                          // not to be referred to again
+  std::map<Bin, Data> data_;  // what each one has written
+  // Of each version: where its pieces lie. In more than one place: a write that has failed may have moved it.
+  std::map<Bin, std::map<Place, std::vector<Bin>>> refers_;
+  std::set<Bin> worn_;  // not to be referred to again
 };
 
 }  // namespace warren::storage

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "storage/start_thread.h"
 
@@ -201,6 +203,7 @@ void WriteBehind::run() {
         }
         if (status.ok()) status = flush_batch();
         if (status.ok()) {
+          for (const Checkpoint& c : checkpoints_) write_worn(c);
           for (Checkpoint& c : std::exchange(checkpoints_, {})) {
             c.done(damaged(c) ? Status(Code::kCorrupt, "the memory log is damaged where checkpoint " +
                                                            std::to_string(c.version.value - 1) +
@@ -376,6 +379,30 @@ Status WriteBehind::flush_batch() {
   batch_.clear();
   if (status.ok()) offer_durable();
   return status;
+}
+
+// What the store had better not find in what it keeps of older ones. The checkpoint is durable as it is: where the disk
+// does not take this, it keeps more, and the next write says why.
+void WriteBehind::write_worn(const Checkpoint& checkpoint) {
+  const std::vector<StatePiece> listed = store_->worn(checkpoint.timeline, checkpoint.version);
+  if (listed.empty()) return;
+  const std::set<StatePiece> worn(listed.begin(), listed.end());
+  for (std::uint32_t e = 0; e < cursors_.size(); ++e) {
+    const Cursor& c = cursors_[e];
+    if (c.generation % 2 != 0 || c.damaged || c.cls != SegmentClass{false, checkpoint.timeline, checkpoint.version}) {
+      continue;
+    }
+    SegmentView::Record record;
+    for (std::uint64_t at = 0; at < c.states_at; at = record.next) {
+      if (view_.record(e, c.generation, at, record) != SegmentView::Found::kRecord) break;
+      const StatePiece piece{record.key.kind, record.key.round.sequence, record.first_byte, record.payload_bytes};
+      if (!is_state(record.key) || !worn.contains(piece)) continue;
+      if (!batch_.fits(record.payload_bytes) && !flush_batch().ok()) return;
+      const auto out = batch_.add(record.key, record.info, record.first_byte, record.payload_bytes);
+      if (!view_.copy(e, c.generation, record.payload_at, out)) batch_.take_back();  // dropped meanwhile
+    }
+  }
+  (void)flush_batch();
 }
 
 void WriteBehind::note(const Status& status, Clock::time_point now) {

@@ -125,6 +125,7 @@ class WriteBehind {
   Status write_due(Clock::time_point now);
   Status write_extent(std::uint32_t extent, bool states_only);
   Status flush_batch();
+  void write_worn(const Checkpoint& checkpoint);
   void note(const Status& status, Clock::time_point now);
   void end_checkpoints(std::vector<Checkpoint>& ended, const Status& status);
   [[nodiscard]] bool damaged(const Checkpoint& checkpoint) const;

@@ -105,6 +105,18 @@ TEST(HostLog, StatesAreCutAlikeWhereverTheyLie) {
   EXPECT_EQ(small.reader->held(state), Ranges(0, 200'000));
 }
 
+// Up to a sixteenth of it was left free for the sake of that.
+TEST(HostLog, TwoVersionsOfStatesTakeNearlyAllOfTheLog) {
+  const Life a(1, std::size_t{128} << 20);  // 31 extents of some 4 MiB
+  RecordKey state{RecordKind::kGlobal, round_key(3, 0).round};
+  for (const auto& [version, extents] : {std::pair(3, 15), std::pair(4, 16)}) {
+    const std::vector<std::byte> payload(static_cast<std::size_t>(extents) * (3950 << 10));
+    state.round.version = Version(static_cast<std::uint64_t>(version));
+    const Status s = a.log->publish(state, info_of(payload.size()), 0, payload);
+    ASSERT_TRUE(s.ok()) << s.describe();
+  }
+}
+
 TEST(HostLogTest, ReadsWhatItPublished) {
   const Life life(11);
   const RecordKey key = round_key(1, 4);

@@ -635,17 +635,37 @@ TEST_F(RocksResultStoreTest, StatesThatHaveNotChangedAreNotWrittenAgain) {
   EXPECT_THAT(pieces_held(*store->reader(), 3, {0, 0, 1, 0}), all);
 }
 
+// As WriteBehind does: puts once more what the store asks for, and says what that is.
+std::vector<std::size_t> complete(ResultStore& store, RecordBatch& batch, std::uint64_t version,
+                                  const Changes& changes) {
+  std::vector<std::size_t> again;
+  batch.clear();
+  for (const StatePiece& piece : store.worn(Timeline(1), Version(version))) {
+    again.push_back(piece.first_byte / kStatePiece);
+    const auto out =
+        batch.add(state_key(version), info_of(changes.size() * kStatePiece), piece.first_byte, piece.payload_bytes);
+    std::ranges::copy(piece_of_state(changes, again.back()), out.begin());
+  }
+  put(store, batch);
+  return again;
+}
+
 TEST_F(RocksResultStoreTest, WhatNoStateRefersToAnyMoreLeavesNoBytes) {
   auto store = host_.open_rocks(kA);
   put(*store, a_state(batch_, 1, {0, 0, 0, 0}));
+  EXPECT_THAT(complete(*store, batch_, 1, {0, 0, 0, 0}), IsEmpty());
   put(*store, a_state(batch_, 2, {1, 1, 1, 0}));
+  EXPECT_GE(store->bytes_on_disk(), 7 * kStatePiece);
+  EXPECT_THAT(complete(*store, batch_, 2, {1, 1, 1, 0}), ElementsAre(3)) << "all of the first would be kept for it";
+  EXPECT_THAT(pieces_held(*store->reader(), 2, {1, 1, 1, 0}), SizeIs(4));
+  EXPECT_THAT(pieces_held(*store->reader(), 1, {0, 0, 0, 0}), SizeIs(4));
   drop(*store, committed(2));
-  EXPECT_GE(store->bytes_on_disk(), 7 * kStatePiece) << "for the sake of one piece";
-  put(*store, a_state(batch_, 3, {1, 1, 1, 0}));  // which is written once more, therefore
-  EXPECT_THAT(pieces_held(*store->reader(), 3, {1, 1, 1, 0}), SizeIs(4));
-  drop(*store, committed(3));
   EXPECT_LT(store->bytes_on_disk(), 4 * kStatePiece + kStatePiece / 4);
   EXPECT_THAT(families(kA), testing::Not(Contains("states-1-1-data")));
+  put(*store, a_state(batch_, 3, {1, 1, 1, 0}));
+  EXPECT_THAT(complete(*store, batch_, 3, {1, 1, 1, 0}), IsEmpty());
+  drop(*store, committed(3));
+  EXPECT_LT(store->bytes_on_disk(), 4 * kStatePiece + kStatePiece / 4);
   EXPECT_THAT(pieces_held(*store->reader(), 3, {1, 1, 1, 0}), SizeIs(4));
   // A version that was undone with its timeline.
   batch_.clear();
@@ -655,6 +675,55 @@ TEST_F(RocksResultStoreTest, WhatNoStateRefersToAnyMoreLeavesNoBytes) {
   drop(*store, {Timeline(2), Version(3), Horizon::Checkpoint{Timeline(1), Version(3)}});
   EXPECT_LT(store->bytes_on_disk(), 4 * kStatePiece + kStatePiece / 4);
   EXPECT_THAT(pieces_held(*store->reader(), 3, {1, 1, 1, 0}), SizeIs(4));
+}
+
+// Nothing of it may be lost: the entries that are there refer to what is to be left behind.
+TEST_F(RocksResultStoreTest, WhatCannotBeWrittenOnceMoreStaysWhereItIs) {
+  auto store = host_.open_rocks(kA);
+  put(*store, a_state(batch_, 1, {0, 0, 0, 0}));
+  put(*store, a_state(batch_, 2, {1, 1, 1, 0}));
+  ASSERT_THAT(store->worn(Timeline(1), Version(2)), SizeIs(1));
+  batch_.clear();
+  const auto out = batch_.add(state_key(2), info_of(4 * kStatePiece), 3 * kStatePiece, std::uint32_t{kStatePiece});
+  std::ranges::copy(piece_of_state({1, 1, 1, 0}, 3), out.begin());
+  {
+    const FileSizeLimit limit(kStatePiece / 2);
+    EXPECT_FALSE(store->put(batch_).ok());
+  }
+  drop(*store, committed(2));
+  EXPECT_THAT(pieces_held(*store->reader(), 2, {1, 1, 1, 0}), SizeIs(4));
+  // The next version has it anew.
+  put(*store, a_state(batch_, 3, {1, 1, 1, 0}));
+  EXPECT_THAT(store->worn(Timeline(1), Version(3)), IsEmpty());
+  drop(*store, committed(3));
+  EXPECT_LT(store->bytes_on_disk(), 4 * kStatePiece + kStatePiece / 4);
+  EXPECT_THAT(pieces_held(*store->reader(), 3, {1, 1, 1, 0}), SizeIs(4));
+}
+
+// A frozen layer among weights that all change, and what is too small to be kept track of.
+TEST_F(RocksResultStoreTest, AFrozenPieceTakesNoMoreRoomThanOthers) {
+  constexpr std::uint32_t kSmall = 60'000;
+  const RecordKey small{RecordKind::kLocal, state_key(1).round};
+  auto store = host_.open_rocks(kA);
+  for (std::uint64_t version = 1; version < 6; ++version) {
+    const Changes changes{0, version, version, version};
+    put(*store, a_state(batch_, version, changes));
+    batch_.clear();
+    RecordKey key = small;
+    key.round.version = Version(version);
+    for (std::uint64_t i = 0; i < 3 * kStatePiece / kSmall; ++i) {
+      std::ranges::fill(batch_.add(key, info_of(3 * kStatePiece), i * kSmall, kSmall), static_cast<std::byte>(version));
+    }
+    put(*store, batch_);
+    EXPECT_THAT(complete(*store, batch_, version, changes), SizeIs(version == 1 ? 0 : 1));
+    EXPECT_LT(store->bytes_on_disk(), 2 * 7 * kStatePiece + kStatePiece / 2) << version;
+    drop(*store, committed(version));
+    EXPECT_LT(store->bytes_on_disk(), 7 * kStatePiece + kStatePiece / 2) << version;
+    std::uint64_t tables_bytes = 0;
+    for (const fs::path& table : tables(place(kA))) tables_bytes += fs::file_size(table);
+    EXPECT_LT(tables_bytes, 7 * kStatePiece + kStatePiece / 2) << version;
+    EXPECT_THAT(pieces_held(*store->reader(), version, changes), SizeIs(4));
+  }
 }
 
 TEST_F(RocksResultStoreTest, DamageOfWhatHasNotChangedIsFoundOut) {

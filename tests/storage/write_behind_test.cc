@@ -290,6 +290,50 @@ TEST_F(WriteBehindTest, ANoteIsDurableBeforeWhatFollowsIt) {
   }
 }
 
+// What the store asks for once more is put before the checkpoint counts; where the disk does not take it, it counts all
+// the same.
+TEST_F(WriteBehindTest, WhatTheStoreAsksForIsPutOnceMore) {
+  class AskingStore : public FakeResultStore {
+   public:
+    using FakeResultStore::FakeResultStore;
+    Status put(const RecordBatch& batch) override {
+      for (const RecordBatch::Item& item : batch.items()) puts.emplace_back(item.key.kind, item.first_byte);
+      return asked && std::exchange(refuses, false) ? Status(Code::kExhausted, "full") : FakeResultStore::put(batch);
+    }
+    std::vector<StatePiece> worn(Timeline timeline, Version version) override {
+      asked = timeline == Timeline(1) && version == Version(2);
+      return {{RecordKind::kLocal, Sequence(3), 0, 1000}, {RecordKind::kGlobal, Sequence(0), 500, 500}};
+    }
+    std::vector<std::pair<RecordKind, std::uint64_t>> puts;
+    bool asked = false, refuses = false;
+  };
+  for (const bool refuses : {false, true}) {
+    disk_ = std::make_shared<FakeResultDisk>();
+    make_log();
+    auto store = std::make_unique<AskingStore>(disk_, "w0", kSelf);
+    AskingStore& asking = *store;
+    asking.refuses = refuses;
+    auto started =
+        WriteBehind::start({kLong}, std::move(store), kSelf, segment_, [this](const LogEvent& e) { note(e); });
+    ASSERT_TRUE(started.ok());
+    behind_ = std::move(started).value();
+    const RoundId round{Timeline(1), kWorldGroup, Version(2), Sequence(0)};
+    RecordKey local{RecordKind::kLocal, round}, global{RecordKind::kGlobal, round};
+    local.round.sequence = Sequence(3);
+    publish(local, 1000);
+    publish(global, 1000, 0, 500);
+    publish(global, 1000, 500, 1000);
+    publish(round_key(0), 10);
+    EXPECT_TRUE(durable(2).ok());
+    EXPECT_TRUE(asking.asked);
+    EXPECT_THAT(asking.puts, ElementsAre(std::pair(RecordKind::kLocal, 0), std::pair(RecordKind::kGlobal, 0),
+                                         std::pair(RecordKind::kGlobal, 500), std::pair(RecordKind::kLocal, 0),
+                                         std::pair(RecordKind::kGlobal, 500)));
+    EXPECT_THAT(on_disk(), testing::SizeIs(3));
+    EXPECT_THAT(events(), IsEmpty());
+  }
+}
+
 // A store whose disk hangs until it is let go.
 class HangingStore : public ResultStore {
  public:
