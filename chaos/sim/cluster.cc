@@ -1065,8 +1065,8 @@ void Cluster::leave_hosts() {
   for (const auto& [host, domain] : hosts_of_plan_) {
     if (hosts.contains(host)) continue;
     domain_lost(domain);
-    // What a spare finds there, should it be called one day, is out of date.
-    if (setting_.spares != 0) judge_.memory_lost(host);
+    // What a worker finds there, should one come one day, is out of date.
+    judge_.memory_lost(host);
   }
   hosts_of_plan_ = std::move(hosts);
 }
