@@ -63,6 +63,17 @@ class IndexedReader final : public HostLogReader {
     return ranges_of(key, [](Incarnation) { return true; });
   }
 
+  Ranges held_within(const RecordKey& key, std::uint64_t begin, std::uint64_t end) override {
+    const Look look(*this);
+    Ranges ranges;
+    const Entry* entry = find(key);
+    if (entry == nullptr) return ranges;
+    for (auto p = first_reaching(*entry, begin); p != entry->pieces.end() && p->first_byte < end; ++p) {
+      if (stands(*p)) ranges.add(p->first_byte, p->first_byte + p->bytes);
+    }
+    return ranges.intersect(begin, end);
+  }
+
   Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) override {
     return ranges_of(key, [live](Incarnation life) { return std::ranges::find(live, life) != live.end(); });
   }
@@ -85,9 +96,7 @@ class IndexedReader final : public HostLogReader {
     const std::uint64_t end = begin + out.size();
     const auto& pieces = entry->pieces;
     // In order of their first byte: a piece that does not reach beyond `at` now never will be needed.
-    auto p = std::ranges::lower_bound(pieces, begin - std::min<std::uint64_t>(begin, entry->longest), {},
-                                      &Piece::first_byte);
-    for (; p != pieces.end() && at < end && p->first_byte <= at; ++p) {
+    for (auto p = first_reaching(*entry, begin); p != pieces.end() && at < end && p->first_byte <= at; ++p) {
       const std::uint64_t piece_end = p->first_byte + p->bytes;
       if (piece_end <= at) continue;
       const std::uint64_t n = std::min(piece_end, end) - at;
@@ -211,6 +220,12 @@ class IndexedReader final : public HostLogReader {
   bool copy(const Piece& p, std::uint64_t from, std::span<std::byte> out) const {
     const Source& s = sources_.at(p.source);
     return s.segment && s.segment->view.copy(p.extent, s.extents[p.extent].generation, p.payload_at + from, out);
+  }
+
+  // No piece before it reaches beyond `begin`.
+  static std::vector<Piece>::const_iterator first_reaching(const Entry& entry, std::uint64_t begin) {
+    return std::ranges::lower_bound(entry.pieces, begin - std::min<std::uint64_t>(begin, entry.longest), {},
+                                    &Piece::first_byte);
   }
 
   template <class Counts>

@@ -105,7 +105,7 @@ class HostLog {
   // Writes a record of [first_byte, first_byte + payload.size()) into the own segment and publishes it. Returns with
   // the publish flag stored. An empty payload says that the round is complete as far as it has bytes. At most
   // limits::kMaxChunkBytes a record, less in a segment under 256 MiB; longer pieces are cut here, each published by
-  // itself; those of states where multiples of a sixteenth of an extent lie in the state, wherever they come to lie.
+  // itself; those of states at multiples of a 64th of an extent, wherever they come to lie.
   // Over the budget it spills to disk, if there is one; kExhausted: there is none, or it takes nothing; the message
   // names the flag --log_memory_bytes and says that a checkpoint is overdue; what was published of the piece before
   // stays. Some 100 ns beside the copy of the bytes.
@@ -173,6 +173,10 @@ class HostLogReader {
   [[nodiscard]] virtual Result<std::optional<RecordInfo>> info(const RecordKey& key) = 0;
   // The bytes of the whole result that this host holds. A key with total 0 that has a record is complete.
   [[nodiscard]] virtual Ranges held(const RecordKey& key) = 0;
+  // The same of bytes [begin, end) alone: who reads a large state piece by piece would look at all of it each time.
+  [[nodiscard]] virtual Ranges held_within(const RecordKey& key, std::uint64_t begin, std::uint64_t end) {
+    return held(key).intersect(begin, end);
+  }
   // As far as live segments hold it: what would be lost if the dead lives' segments went. `live` lists them.
   [[nodiscard]] virtual Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) = 0;
   // Whether one of them has a record of it, if only one without bytes.

@@ -83,10 +83,14 @@ class SourceReader final : public HostLogReader {
     return found;
   }
 
-  Ranges held(const RecordKey& key) override { return held_in(sources_(), key); }
+  Ranges held(const RecordKey& key) override { return held_in(sources_(), key, 0, UINT64_MAX); }
+
+  Ranges held_within(const RecordKey& key, std::uint64_t begin, std::uint64_t end) override {
+    return held_in(sources_(), key, begin, end).intersect(begin, end);
+  }
 
   Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) override {
-    return held_in(own_among(live), key);
+    return held_in(own_among(live), key, 0, UINT64_MAX);
   }
 
   bool recorded_by(const RecordKey& key, std::span<const Incarnation> live) override {
@@ -119,11 +123,10 @@ class SourceReader final : public HostLogReader {
         }
         return !missing.empty();
       };
-      // A record that reaches into the range begins at most one chunk before it. What a look finds damaged the next one
-      // does not meet again, and other records may cover the same bytes.
+      // What a look finds damaged the next one does not meet again, and other records may cover the same bytes.
       do {
         intact = true;
-        source->scan(key, begin - std::min<std::uint64_t>(begin, limits::kMaxChunkBytes), look);
+        source->scan(key, reaching(begin), look);
       } while (!intact);
       if (missing.empty()) return true;
     }
@@ -165,11 +168,15 @@ class SourceReader final : public HostLogReader {
     std::erase_if(own, [this](const auto& source) { return source->life() != own_; });
     return own;
   }
-  static Ranges held_in(const Sources& sources, const RecordKey& key) {
+  // A record that reaches into a range begins at most one chunk before it.
+  static std::uint64_t reaching(std::uint64_t begin) {
+    return begin - std::min<std::uint64_t>(begin, limits::kMaxChunkBytes);
+  }
+  static Ranges held_in(const Sources& sources, const RecordKey& key, std::uint64_t begin, std::uint64_t end) {
     Ranges held;
     for (const auto& source : sources) {
-      source->scan(key, 0, [&](const StoredRecord& r) {
-        if (r.key != key) return false;
+      source->scan(key, reaching(begin), [&](const StoredRecord& r) {
+        if (r.key != key || r.first_byte >= end) return false;
         held.add(r.first_byte, r.end());
         return true;
       });
@@ -195,6 +202,11 @@ class CombinedReader final : public HostLogReader {
     if (!all_of(key, held)) held.add(disk_->held(key));
     return held;
   }
+  Ranges held_within(const RecordKey& key, std::uint64_t begin, std::uint64_t end) override {
+    Ranges held = memory_->held_within(key, begin, end);
+    if (!held.covers(begin, end)) held.add(disk_->held_within(key, begin, end));
+    return held;
+  }
   Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) override {
     Ranges held = memory_->held_by(key, live);
     if (!all_of(key, held)) held.add(disk_->held_by(key, live));
@@ -207,7 +219,7 @@ class CombinedReader final : public HostLogReader {
     if (memory_->read(key, begin, out)) return true;
     const std::uint64_t end = begin + out.size();
     Ranges rest(begin, end);
-    const Ranges in_memory = memory_->held(key).intersect(begin, end);
+    const Ranges in_memory = memory_->held_within(key, begin, end);
     for (const Interval& i : in_memory.intervals()) {
       if (memory_->read(key, i.begin, out.subspan(i.begin - begin, i.end - i.begin))) {
         rest = rest.minus(Ranges(i.begin, i.end));

@@ -571,6 +571,7 @@ Status RocksResultStore::Impl::drop_own(const Horizon& horizon) {
   if (!opened.ok()) return opened;
   Bins bins = *own->bins_now();
   const auto is_obsolete = [&](const Bin& bin) { return obsolete(horizon, bin); };
+  if (std::ranges::none_of(bins, [&](const auto& entry) { return is_obsolete(entry.first); })) return {};
   // What this fails to drop the next one does.
   UnchangedStates left = unchanged;
   left.drop(is_obsolete);
@@ -713,7 +714,13 @@ Status RocksResultStore::put(const RecordBatch& batch) {
 }
 
 std::vector<StatePiece> RocksResultStore::worn(Timeline timeline, Version version) {
-  return impl_->unchanged.worn({Bin::Kind::kStates, timeline, version});
+  Impl& i = *impl_;
+  const std::vector<StatePiece> again = i.unchanged.worn({Bin::Kind::kStates, timeline, version});
+  std::uint64_t bytes = i.own_bytes + i.earlier_bytes;
+  for (const StatePiece& piece : again) bytes += piece.payload_bytes + kRecordOverheadBytes;
+  // The next version does without what is worn.
+  if (i.options.disk_bytes != 0 && bytes > i.options.disk_bytes) return {};
+  return again;
 }
 
 Status RocksResultStore::drop(const Horizon& horizon) {

@@ -151,7 +151,6 @@ void RocksSource::set_bins(Bins bins) {
   auto shared = std::make_shared<const Bins>(std::move(bins));
   const std::lock_guard lock(mutex_);
   bins_ = std::move(shared);
-  std::erase_if(damaged_, [this](const Bin& bin) { return !bins_->contains(bin); });
 }
 
 std::shared_ptr<const Bins> RocksSource::bins_now() const {

@@ -76,7 +76,8 @@ std::vector<UnchangedStates::Place> UnchangedStates::worn(const Bin& of) {
   for (std::size_t i = 0; i + kMostOrigins < origins.size(); ++i) worn_.insert(origins[i].second);
   std::vector<Place> again;
   for (const auto& [place, lie_in] : found->second) {
-    if (std::ranges::any_of(lie_in, [this](const Bin& bin) { return worn_.contains(bin); })) again.push_back(place);
+    const auto leaves = [&](const Bin& bin) { return bin != of && worn_.contains(bin); };
+    if (std::ranges::any_of(lie_in, leaves)) again.push_back(place);
   }
   return again;
 }

@@ -55,7 +55,7 @@ class UnchangedStates {
   [[nodiscard]] bool referred_to(const Bin& bin) const;
   // How much this one has written, as long as that is kept.
   [[nodiscard]] std::uint64_t bytes_in(const Bin& bin) const;
-  [[nodiscard]] bool empty() const { return refers_.empty(); }
+  [[nodiscard]] bool empty() const { return refers_.empty() && data_.empty(); }
 
  private:
   struct Known {

@@ -843,12 +843,12 @@ std::uint64_t Cluster::newest_plan() const {
   return newest;
 }
 
-// More than half of the members of that plan.
+// More than half of the members of that plan; who has not heard of any knows none.
 bool Cluster::members_can_tell() const {
   const wire::Plan plan = judge_.plan_of(Epoch(newest_plan()));
   const auto tells = [this](const wire::Member& m) {
     const auto found = life_of_.find(Incarnation(m.incarnation()));
-    return found != life_of_.end() && lives_[found->second]->can_tell();
+    return found != life_of_.end() && lives_[found->second]->can_tell() && lives_[found->second]->installed();
   };
   const auto present = [](const wire::Member& m) { return !m.absent(); };
   return 2 * std::count_if(plan.members().begin(), plan.members().end(), tells) >

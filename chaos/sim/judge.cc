@@ -256,7 +256,7 @@ void Judge::stored(const std::string& bytes, const std::vector<OlderJournal::Lif
   }
   // A life that had stood still has told it after all, and the tracker goes by it again.
   std::string plan = record.plan().SerializeAsString();
-  if (unheard_plans_.erase(plan) != 0) plans_.insert_or_assign(record.plan().epoch(), std::move(plan));
+  if (unheard_plans_.erase(plan) != 0) plans_.try_emplace(record.plan().epoch(), std::move(plan));
   if (older_journal_.forgets(committed_, record, plan_, lives)) {
     excuse_loss();  // who was told of it may have dropped what came before
     committed_ = record.committed() ? std::optional(Version(record.committed_version())) : std::nullopt;

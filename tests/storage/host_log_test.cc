@@ -128,6 +128,11 @@ TEST(HostLogTest, ReadsWhatItPublished) {
   Ranges held(0, 400);
   held.add(600, 1000);
   EXPECT_EQ(life.reader->held(key), held);
+  for (const std::uint64_t begin : {0, 50, 399, 400, 600, 999}) {
+    for (const std::uint64_t end : {50, 399, 400, 401, 600, 601, 1000, 2000}) {
+      EXPECT_EQ(life.reader->held_within(key, begin, end), held.intersect(begin, std::max(begin, end)));
+    }
+  }
   EXPECT_TRUE(life.reads(key, 100, 300));
   EXPECT_TRUE(life.reads(key, 700, 300));
   EXPECT_FALSE(life.reads(key, 100, 301));

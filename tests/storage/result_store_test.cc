@@ -159,6 +159,13 @@ TYPED_TEST(ResultStoreContract, ReadsBackWhatWasPut) {
   EXPECT_EQ(reader->held(round_key(2)), held);
   EXPECT_EQ(reader->held(state_key(1)), Ranges(1 << 20, 3 << 20));
   EXPECT_EQ(reader->held(round_key(1)), Ranges());
+  for (const std::uint64_t begin : {0, 50, 100, 600, 999}) {
+    for (const std::uint64_t end : {50, 100, 101, 600, 601, 1000, 2000}) {
+      EXPECT_EQ(reader->held_within(round_key(2), begin, end), held.intersect(begin, std::max(begin, end)));
+    }
+  }
+  constexpr std::uint64_t kMid = 3 << 19;
+  EXPECT_EQ(reader->held_within(state_key(1), kMid, kMid + 1), Ranges(kMid, kMid + 1));
   EXPECT_TRUE(holds(*reader, round_key(0), 0, 40));
   EXPECT_TRUE(holds(*reader, round_key(0), 7, 9));
   EXPECT_TRUE(holds(*reader, round_key(2), 650, 1000));

@@ -64,7 +64,7 @@ Reply list(const wire::FetchRequest& request, HostLogReader& reader) {
     const auto info = info_of(key, reader);
     if (!info) continue;
     const std::uint64_t begin = sequence == request.first_sequence() ? request.begin() : 0;
-    const Ranges held = reader.held(key).intersect(begin, info->total_bytes);
+    const Ranges held = reader.held_within(key, begin, info->total_bytes);
     if (room == 0) {
       reply.set_next_sequence(sequence);
       reply.set_next_begin(begin);
@@ -101,7 +101,8 @@ class Filler {
     for (const wire::FetchPiece& piece : request_.pieces()) {
       if (sequence_ != piece.sequence()) begin_entry(piece.sequence());
       if (!info_ || piece.begin() >= info_->total_bytes) continue;
-      const Ranges there = held_.intersect(piece.begin(), std::min(piece.end(), info_->total_bytes));
+      const Ranges there = reader_.held_within(key_of(request_, piece.sequence()), piece.begin(),
+                                               std::min(piece.end(), info_->total_bytes));
       for (const Interval& i : there.intervals()) {
         if (const std::uint64_t end = add(i); end < i.end) return finish(piece.sequence(), end);
       }
@@ -113,9 +114,7 @@ class Filler {
   void begin_entry(std::uint64_t sequence) {
     seal();
     sequence_ = sequence;
-    const RecordKey key = key_of(request_, sequence);
-    info_ = info_of(key, reader_);
-    held_ = info_ ? reader_.held(key) : Ranges();
+    info_ = info_of(key_of(request_, sequence), reader_);
     added_ = false;
   }
   // How far there was room.
@@ -153,7 +152,6 @@ class Filler {
   // The entry that is being filled.
   std::optional<std::uint64_t> sequence_;
   std::optional<RecordInfo> info_;
-  Ranges held_;
   std::size_t entry_from_ = 0;
   bool added_ = false;
 };

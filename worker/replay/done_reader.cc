@@ -43,6 +43,10 @@ Ranges DoneReader::held(const RecordKey& key) {
   return done(key) ? from_.held(key) : Ranges();
 }
 
+Ranges DoneReader::held_within(const RecordKey& key, std::uint64_t begin, std::uint64_t end) {
+  return done(key) ? from_.held_within(key, begin, end) : Ranges();
+}
+
 Ranges DoneReader::held_by(const RecordKey& key, std::span<const Incarnation> live) {
   return done(key) ? from_.held_by(key, live) : Ranges();
 }

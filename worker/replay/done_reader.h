@@ -30,6 +30,7 @@ class DoneReader final : public HostLogReader {
 
   [[nodiscard]] Result<std::optional<RecordInfo>> info(const RecordKey& key) override;
   [[nodiscard]] Ranges held(const RecordKey& key) override;
+  [[nodiscard]] Ranges held_within(const RecordKey& key, std::uint64_t begin, std::uint64_t end) override;
   [[nodiscard]] Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) override;
   [[nodiscard]] bool recorded_by(const RecordKey& key, std::span<const Incarnation> live) override;
   [[nodiscard]] bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) override;

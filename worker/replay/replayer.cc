@@ -149,6 +149,7 @@ struct Replayer::State {
     bool server = false;       // has no rank: a life that has left serves what lies there
     std::vector<Rank> ranks;   // those that answer, in the order in which they are asked
     std::vector<Rank> silent;  // the others
+    std::set<Rank> unheard;    // have not answered since they were silent
     std::size_t at = 0;        // in `ranks`
     std::size_t requests = 0;  // with data, in flight
     std::uint64_t load = 0;    // bytes that these ask for
@@ -176,7 +177,8 @@ struct Replayer::State {
     std::vector<std::uint64_t> wants;
     std::map<std::uint64_t, std::vector<std::byte>> cache;  // by first byte; disjoint
     Ranges cached;
-    std::uint32_t damaged = 0;  // times in a row that bytes of it arrived damaged
+    std::uint32_t damaged = 0;  // times that bytes of it arrived damaged, since others of it were of use
+    bool was_damaged = false;   // ever
     bool served = false;        // a want for it has ended: nobody will want it again
   };
 
@@ -562,6 +564,10 @@ struct Replayer::State {
   [[nodiscard]] bool all_answer() const {
     return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return h.gone() && !h.own && !h.server; });
   }
+  // Each may have on its disk what nobody else of its host can read.
+  [[nodiscard]] bool all_ranks_answer() const {
+    return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return !h.unheard.empty() && !h.server; });
+  }
 
   // What enough domains hold of these bytes; `living`: what living ranks of this host do.
   [[nodiscard]] Ranges held_enough(const Ranges& wanted, const Round& round, const Ranges& living) const {
@@ -651,7 +657,7 @@ struct Replayer::State {
     if (waits && (w.extended || w.want.bytes.empty())) return look_again(s, w, now);
     if (w.extended) {
       // Nobody needs it here: whoever received it has it, or replays. But what has arrived damaged is there.
-      const bool again = round.damaged != 0 && round.damaged < kAsks && w.asks < enough_asks();
+      const bool again = round.was_damaged && round.damaged < kAsks && w.asks < enough_asks();
       return again ? look_again(s, w, now) : finish(id, {}, log_again(w, round));
     }
     if (w.want.refill && w.want.bytes.empty()) return finish(id, {});
@@ -662,7 +668,7 @@ struct Replayer::State {
     count_ask(s, w);
     s.gap = true;
     // Who follows asks again when there is another plan, or a checkpoint.
-    if (!all_answer() && !follows && !w.want.wait) w.asks = std::min(w.asks, enough_asks() - 1);
+    if (!all_ranks_answer() && !follows && !w.want.wait) w.asks = std::min(w.asks, enough_asks() - 1);
     if (w.asks >= enough_asks() && !w.want.wait) {
       std::string text = "the log has a gap: no host holds ";
       text += w.info ? ranges_text(gap) + " of " + std::to_string(w.info->total_bytes) + " of " : "anything of ";
@@ -713,13 +719,11 @@ struct Replayer::State {
   // Asks all hosts again, each by way of its next rank; silent ones are given another chance.
   void relist(const RecordKey& at, TimeMs now) {
     for (Host& h : hosts) {
-      if (h.gone()) {
-        h.ranks.swap(h.silent);
-        h.at = 0;
-        for (const Rank rank : h.ranks) heard.erase(rank);
-      } else {
-        h.at = (h.at + 1) % h.ranks.size();
-      }
+      const bool gone = h.gone();
+      for (const Rank rank : h.silent) heard.erase(rank);
+      h.ranks.insert(h.ranks.end(), h.silent.begin(), h.silent.end());
+      h.silent.clear();
+      h.at = gone ? 0 : (h.at + 1) % h.ranks.size();
     }
     Stream& s = streams.at(at);
     start_listing(s, now);
@@ -1071,6 +1075,7 @@ struct Replayer::State {
     for (const std::uint64_t id : round.wants) {
       Wanted& w = wants.at(id);
       const Ranges useful = w.missing.intersect(begin, begin + bytes.size());
+      if (!useful.empty()) round.damaged = 0;
       for (const Interval& i : useful.intervals()) write(w, i.begin, bytes.subspan(i.begin - begin, i.end - i.begin));
       left = left.minus(useful);
     }
@@ -1098,13 +1103,13 @@ struct Replayer::State {
     if (xxh3(payload) != e.checksum()) {
       warn("bytes of " + name_of(key) + " from rank " + std::to_string(from.value) +
            " arrived damaged (checksum); they were dropped and are fetched again");
+      round.was_damaged = true;
       // They are there, however often nobody had them before: hosts are asked once more.
       if (++round.damaged < kAsks) {
         for (const std::uint64_t id : round.wants) wants.at(id).asks = std::min(wants.at(id).asks, enough_asks() - 2);
       }
       return;
     }
-    round.damaged = 0;
     // A want's fingerprint is compared before anything is written for it.
     const std::vector<std::uint64_t> ids = round.wants;
     for (const std::uint64_t id : ids) (void)take_info(id, wants.at(id), *round.info, round.info_from);
@@ -1165,6 +1170,7 @@ struct Replayer::State {
     pending.erase(found);
     Heard& h = heard[from];
     h = {now, std::max(h.id, reply.id()), h.lost};
+    if (const auto host = host_of.find(from); host != host_of.end()) hosts[host->second].unheard.erase(from);
     settle_request(p, true);
     if (p.pieces.empty()) {
       take_listing(p, from, reply, now, out);
@@ -1202,6 +1208,7 @@ struct Replayer::State {
     const bool was_asked = index == h.at;
     h.ranks.erase(at);
     h.silent.push_back(instead_of);
+    h.unheard.insert(instead_of);
     if (index < h.at) --h.at;
     if (h.at >= h.ranks.size()) h.at = 0;
     if (h.gone()) {
