@@ -2,9 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +12,7 @@
 
 #include "recovery/limits.h"
 #include "storage/result_format.h"
+#include "tests/storage/file_size_limit.h"
 #include "tests/storage/result_batch.h"
 
 namespace warren::storage {
@@ -299,14 +298,10 @@ TEST_F(CheckpointMirrorTest, WhatTheLogDoesNotHoldIsAnError) {
 
 TEST_F(CheckpointMirrorTest, AFullDiskIsAStatusAndLeavesNothingHalf) {
   auto m = mirror();
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  const rlimit full{1 << 20, before.rlim_max};
-  ::setrlimit(RLIMIT_FSIZE, &full);
-  const Status s = write_share(m, 1, 0);
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  EXPECT_FALSE(s.ok());
+  {
+    const FileSizeLimit full(1 << 20);
+    EXPECT_FALSE(write_share(m, 1, 0).ok());
+  }
   EXPECT_TRUE(fs::is_empty(place(1)));
   write_all(m, 1);
   EXPECT_TRUE(read(m, 1).ok());

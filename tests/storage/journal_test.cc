@@ -3,10 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +13,7 @@
 
 #include "storage/fake_journal.h"
 #include "storage/rocks_journal.h"
+#include "tests/storage/file_size_limit.h"
 
 namespace warren::storage {
 namespace {
@@ -162,21 +161,6 @@ TEST_F(JournalTest, ADirectoryThatCannotBeMadeIsAnError) {
   dir_ = base_ / "file" / "journal";
   EXPECT_EQ(refused().code(), Code::kUnavailable);
 }
-
-// A limit on the size of files stands for a full disk: write() fails in the same place.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 TEST_F(JournalTest, AFailedWriteIsAStatusAndTheNextOneWorks) {
   auto journal = open();

@@ -4,10 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +16,7 @@
 #include "storage/result_format.h"
 #include "storage/rocks_result_store.h"
 #include "storage/write_behind.h"
+#include "tests/storage/file_size_limit.h"
 #include "tests/storage/result_batch.h"
 
 namespace warren::storage {
@@ -465,23 +464,6 @@ TYPED_TEST(ResultStoreContract, CombinedWithMemoryEachServesWhatTheOtherLacks) {
   EXPECT_EQ(reader->held_by(round_key(0), live), Ranges(0, 1000));
   EXPECT_EQ(reader->held_by(round_key(0), {}), Ranges());
 }
-
-// A limit on the size of files stands for a full disk: write() fails in the same place.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 class RocksResultStoreTest : public testing::Test {
  protected:
