@@ -44,7 +44,7 @@ class UnchangedStates {
   void refer(const Bin& of, const Place& place, const Bin& lies_in);
   // It is durable.
   void wrote(const Bin& of, const Place& place, const Hash128& hash, const Bin& lies_in);
-  // The same version has written so much that is not kept track of.
+  // Version `of` has written so much, durably, that is not kept track of.
   void wrote_apart(const Bin& of, std::uint64_t bytes) { data_[of].bytes += bytes; }
   // What this version, all of which is durable, had better not refer to: it is not found any more, and what is returned
   // is to be written again.
@@ -66,6 +66,7 @@ class UnchangedStates {
     std::set<Place> places;
     std::uint64_t bytes = 0, commits = 0;
   };
+
   std::map<Place, Known> newest_;
   std::map<Bin, Data> data_;  // what each one has written
   // Of each version: where its pieces lie. In more than one place: a write that has failed may have moved it.

@@ -69,9 +69,10 @@ class WriteBehind {
   // of the store; kTimeout; kExhausted: what fills the segment has to stay.
   [[nodiscard]] Result<std::vector<ExtentUse>> spill(std::size_t most, std::int64_t timeout_ms);
 
-  // Calls `done` from the thread once the states of this checkpoint that were published before this call are durable;
-  // tries again as long as the disk fails. kClosed: dropped by a horizon first, or the thread ended. kCorrupt: the
-  // segment is damaged where they lie, or set-up rounds: what stands behind is lost.
+  // Calls `done` from the thread once the states of this checkpoint that were published before this call are durable,
+  // and those that the store asks for (ResultStore::worn) were put once more, as far as the disk takes them; tries
+  // again as long as the disk fails. kClosed: dropped by a horizon first, or the thread ended. kCorrupt: the segment is
+  // damaged where they lie, or set-up rounds: what stands behind is lost.
   void make_durable(Timeline timeline, Version version, Done done);
 
   // What the job has told this life: durable before anything that is put or dropped after this call.
