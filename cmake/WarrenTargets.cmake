@@ -31,19 +31,28 @@ if(WARREN_SANITIZE)
   set(WARREN_KERNELS_LEAVE_OUT "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3)")
 endif()
 
-# The presets of sanitizers compile several sources as one, which takes less than half as long: most of it is reading
-# the same headers, and instantiating the same templates. A build without that, as release is, finds what a source
-# forgets to include.
+# The presets compile several sources of a library as one, which takes less than half as long: most of it is reading the
+# same headers, and instantiating the same templates. `./dev check standalone` finds what a source forgets to include.
 option(WARREN_BATCHES "Compile several sources of a library as one" OFF)
 function(warren_in_batches target)
   if(WARREN_BATCHES)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
-    target_compile_options(${target} PRIVATE -Wno-ignored-attributes)  # of flags that one source defines, another declares
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+      target_compile_options(${target} PRIVATE -Wno-ignored-attributes)  # of flags that one source defines, another declares
+    else()
+      target_compile_options(${target} PRIVATE -Wno-subobject-linkage)  # GCC takes the sources of a batch for headers
+    endif()
   endif()
 endfunction()
 # warren_apart(source ...): of a target in batches, those whose names are also names of others there.
 function(warren_apart)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+# warren_fuzzed(target): the fuzzers (tests/fuzz) see which branches of the target an input takes.
+function(warren_fuzzed target)
+  if(WARREN_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
 endfunction()
 
 # warren_library(NAME name SOURCES ... DEPS ...): a static library of ours, with the project's root as include path.
@@ -64,20 +73,92 @@ function(warren_program)
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} warren_options)
 endfunction()
 
-# warren_test(NAME name SOURCES ... DEPS ... [LABELS ...] [TIMEOUT seconds]): a GoogleTest program, one CTest entry of
-# the same name with the label gtest, by which scripts/run_tests.py knows it.
-function(warren_test)
-  cmake_parse_arguments(A "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
-  add_executable(${A_NAME} ${A_SOURCES})
+# Tests are GoogleTest programs, one a folder, and each source is one CTest entry: `worker/engine_test` runs what
+# tests/worker/engine_test.cc holds. Labels say which run takes an entry:
+#   fast     `./dev test` runs it. Every entry is fast that is not slow.
+#   slow     `./dev test --all` alone runs it: it takes more than some seconds.
+#   e2e      It starts whole workers, or processes.
+#   memory   It runs under AddressSanitizer and UndefinedBehaviorSanitizer too. Every entry does that is not release_only
+#            or threads_only.
+#   threads  It has threads, so it runs under ThreadSanitizer too.
+#   gpu      It needs a GPU.
+# The target `NAME_tests` builds the programs that have an entry with the label NAME, for fast, memory and threads.
+foreach(label fast memory threads)
+  add_custom_target(${label}_tests)
+endforeach()
+
+# warren_test_program(NAME name [SOURCES helper ...] DEPS ...): a test program without tests; warren_test adds them.
+function(warren_test_program)
+  cmake_parse_arguments(A "" "NAME" "SOURCES;DEPS" ${ARGN})
+  # A sanitizer's build may leave no test in it: then it is not built, but CMake wants a source. warren_test changes that.
+  if(NOT EXISTS ${PROJECT_BINARY_DIR}/no_test.cc)
+    file(TOUCH ${PROJECT_BINARY_DIR}/no_test.cc)
+  endif()
+  add_executable(${A_NAME} EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/no_test.cc ${A_SOURCES})
   target_include_directories(${A_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} GTest::gmock GTest::gtest_main warren_options)
+  target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} warren_test_main warren_options)
   set_target_properties(${A_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME ${A_NAME} COMMAND ${A_NAME})
+endfunction()
+
+# A test's local name may be another test's global one. A target, so that the option comes after those of warren_options.
+add_library(warren_batch_options INTERFACE)
+if(WARREN_BATCHES)
+  target_compile_options(warren_batch_options INTERFACE -Wno-shadow)
+endif()
+
+# warren_test_batch(program name ...): compiles these tests (`name` is name_test.cc) as one source where WARREN_BATCHES is
+# set. Tests in one batch share no name in their anonymous namespaces; a test in no batch is compiled by itself.
+function(warren_test_batch program first)
+  warren_in_batches(${program})
+  set_target_properties(${program} PROPERTIES UNITY_BUILD_MODE GROUP)
+  target_link_libraries(${program} PRIVATE warren_batch_options)
+  foreach(name ${first} ${ARGN})
+    set_source_files_properties(${name}_test.cc PROPERTIES UNITY_GROUP ${first})
+  endforeach()
+endfunction()
+
+# warren_test(program source [OWN_MAIN] [LABELS slow|e2e|threads|gpu ...] [RELEASE_ONLY | THREADS_ONLY] [TIMEOUT seconds]):
+# adds the source to the program, and its CTest entry. RELEASE_ONLY: no sanitizer runs it, because it would take minutes
+# there, or compares speeds. THREADS_ONLY: of the sanitizers, ThreadSanitizer alone runs it. A sanitizer's build leaves out
+# the sources that it does not run. OWN_MAIN: the program has no other source.
+function(warren_test program source)
+  cmake_parse_arguments(A "OWN_MAIN;RELEASE_ONLY;THREADS_ONLY" "TIMEOUT" "LABELS" ${ARGN})
+  if(A_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "warren_test(${program} ${source}): what is ${A_UNPARSED_ARGUMENTS}?")
+  endif()
+  set(labels ${A_LABELS})
+  if(NOT "slow" IN_LIST labels)
+    list(APPEND labels fast)
+  endif()
+  if(A_THREADS_ONLY)
+    list(APPEND labels threads)
+  elseif(NOT A_RELEASE_ONLY)
+    list(APPEND labels memory)
+  endif()
+  if((WARREN_SANITIZE MATCHES "address" AND NOT "memory" IN_LIST labels) OR
+     (WARREN_SANITIZE MATCHES "thread" AND NOT "threads" IN_LIST labels))
+    return()
+  endif()
+  target_sources(${program} PRIVATE ${source})
+  set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL OFF)
+  foreach(label fast memory threads)
+    if(label IN_LIST labels)
+      add_dependencies(${label}_tests ${program})
+    endif()
+  endforeach()
+
+  file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR}/tests ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+  string(REGEX REPLACE "\\.cc$" "" name ${name})
+  if(A_OWN_MAIN)
+    add_test(NAME ${name} COMMAND ${program})
+  else()
+    add_test(NAME ${name} COMMAND ${program} --source=${source})
+  endif()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
   if(WARREN_SANITIZE)
     math(EXPR A_TIMEOUT "${A_TIMEOUT} * 5")
   endif()
-  set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "gtest;${A_LABELS}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "gtest;${labels}")
 endfunction()

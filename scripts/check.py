@@ -6,32 +6,36 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from checks import format_check, includes, leftovers, links, tidy  # noqa: E402
+from checks import format_check, includes, leftovers, links, standalone, tidy  # noqa: E402
 
 CHECKS = {
     "format": format_check.check,
     "includes": includes.check,
     "links": links.check,
     "leftovers": leftovers.check,
+    "standalone": standalone.check,
     "tidy": tidy.check,
 }
+# Checks that run only when they are named.
+BY_NAME = {"standalone_all": standalone.check_all}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", default=pathlib.Path(__file__).resolve().parent.parent, type=pathlib.Path)
     parser.add_argument("--list", action="store_true", help="print the names of the checks")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CHECKS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CHECKS | BY_NAME))
     options = parser.parse_args()
     if options.list:
         print("\n".join(CHECKS))
         return 0
+    checks = CHECKS | BY_NAME
     for name in options.names:
-        if name not in CHECKS:
-            parser.error(f"unknown check '{name}'; there are {', '.join(CHECKS)}")
+        if name not in checks:
+            parser.error(f"unknown check '{name}'; there are {', '.join(checks)}")
     failed = []
     for name in options.names or CHECKS:
-        problems = CHECKS[name](options.root)
+        problems = checks[name](options.root)
         for problem in problems:
             print(f"{name}: {problem}", file=sys.stderr)
         print(f"check {name}: {'ok' if not problems else f'{len(problems)} problem(s)'}", flush=True)

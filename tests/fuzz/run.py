@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the fuzzers, writes their seeds, replays kept findings and fuzzes for some seconds in total.
 
-A finding ends the run; its input stays in build/fuzz/findings/<fuzzer>/ and the line that reproduces it is printed.
+A finding ends the run; its input stays in build/asan/findings/<fuzzer>/ and the line that reproduces it is printed.
 Once mended, the input belongs into tests/fuzz/found/<fuzzer>/, from where every later run replays it."""
 
 import argparse
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build/fuzz"
+BUILD = ROOT / "build/asan"
 MAX_INPUT_BYTES = 4096
 MEMORY_LIMIT_MB = 1024
 # One input may take this long at most: a decoder whose time is not linear in its input is a way to stop a tracker.
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--only", choices=fuzzers(), help="one fuzzer")
     options = parser.parse_args()
     names = [options.only] if options.only else fuzzers()
-    subprocess.run([str(ROOT / "dev"), "build", "--preset", "fuzz", "fuzz_seeds", *[f"fuzz_{name}" for name in names]],
+    subprocess.run([str(ROOT / "dev"), "build", "--preset", "asan", "fuzz_seeds", *[f"fuzz_{name}" for name in names]],
                    check=True)
     subprocess.run([str(BUILD / "bin/fuzz_seeds"), str(BUILD / "seeds")], check=True)
     share = max(1, options.seconds // len(names))

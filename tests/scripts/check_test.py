@@ -8,7 +8,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from checks import format_check, includes, leftovers, links, tidy  # noqa: E402
+from checks import format_check, includes, leftovers, links, sources, standalone, tidy  # noqa: E402
 
 
 class TreeTest(unittest.TestCase):
@@ -135,31 +135,64 @@ class Format(TreeTest):
         self.assert_problem(format_check.check(self.root), "worker/b.cc:1")
 
 
-class Tidy(TreeTest):
+class Sources(TreeTest):
+    """Two sources with a command each, in a repository of the test's own."""
+
+    def setUp(self):
+        super().setUp()
+        self.git("init", "-q")
+        self.write(".gitignore", "build/\n")
+        self.write(".clang-tidy", "Checks: '-*,readability-container-size-empty'\nWarningsAsErrors: '*'\n")
+
     def git(self, *arguments: str):
         subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false",
                         "-c", "core.hooksPath=/dev/null", *arguments], cwd=self.root, check=True, capture_output=True)
 
-    def test_only_changed_files_are_looked_at_and_findings_are_problems(self):
-        self.git("init", "-q")
-        self.write(".gitignore", "build/\n")
-        self.write(".clang-tidy", "Checks: '-*,readability-container-size-empty'\nWarningsAsErrors: '*'\n")
-        bad = "#include <string>\nbool f(const std::string& s) { return s.size() == 0; }\n"
-        self.write("worker/old.cc", bad)
-        self.write("worker/new.cc", "int one() { return 1; }\n")
-        self.assert_problem(tidy.check(self.root), "compile_commands.json")
-        entries = ", ".join(f'{{"directory": "{self.root}", "file": "{self.root}/worker/{name}.cc", '
-                            f'"command": "c++ -std=c++20 -c {self.root}/worker/{name}.cc"}}' for name in ("old", "new"))
-        self.write("build/release/compile_commands.json", f"[{entries}]")
+    def commit(self, **texts: str):
+        for name, text in texts.items():
+            self.write(f"worker/{name}.cc", text)
         self.git("add", ".")
         self.git("commit", "-q", "-m", "one")
+
+    def configure(self, *names: str):
+        entries = ", ".join(f'{{"directory": "{self.root}/build/alone", "file": "{self.root}/worker/{name}.cc", '
+                            f'"command": "/usr/bin/ccache clang++-14 -std=c++20 -o {name}.o -c {self.root}/worker/{name}.cc"}}'
+                            for name in names)
+        self.write("build/alone/compile_commands.json", f"[{entries}]")
+
+
+class Tidy(Sources):
+    def test_only_changed_files_are_looked_at_and_findings_are_problems(self):
+        bad = "#include <string>\nbool f(const std::string& s) { return s.size() == 0; }\n"
+        self.commit(old=bad, new="int one() { return 1; }\n")
+        self.assert_problem(tidy.check(self.root), "compile_commands.json")
+        self.configure("old", "new")
         self.assertEqual(tidy.check(self.root), [])
-        self.write("worker/new.cc", "int two() { return 2; }\n")
-        self.git("commit", "-q", "-a", "-m", "two")
-        self.assertEqual(tidy.changed(self.root), ["worker/new.cc"])
+        self.commit(new="int two() { return 2; }\n")
+        self.assertEqual(sources.changed(self.root), ["worker/new.cc"])
         self.assertEqual(tidy.check(self.root), [])
         self.write("worker/new.cc", bad)
         self.assert_problem(tidy.check(self.root), "worker/new.cc:2", "container-size-empty")
+
+
+class Standalone(Sources):
+    FORGETS = "bool f(const std::string& s) { return s.empty(); }\n"
+
+    def test_a_changed_source_that_forgets_an_include_is_a_problem(self):
+        self.commit(old="int one() { return 1; }\n")
+        self.assert_problem(standalone.check(self.root), "compile_commands.json")
+        self.commit(new=self.FORGETS)
+        self.configure("old", "new")
+        self.assert_problem(standalone.check(self.root), "worker/new.cc", "std")
+        self.write("worker/new.cc", "#include <string>\n" + self.FORGETS)
+        self.assertEqual(standalone.check(self.root), [])
+
+    def test_every_source_is_looked_at_when_all_are(self):
+        self.commit(old=self.FORGETS)
+        self.commit(new="int one() { return 1; }\n")
+        self.configure("old", "new")
+        self.assertEqual(standalone.check(self.root), [])
+        self.assert_problem(standalone.check_all(self.root), "worker/old.cc")
 
 
 class Program(unittest.TestCase):

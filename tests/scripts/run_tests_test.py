@@ -1,8 +1,11 @@
-"""./dev test: a skipped or disabled case is never overlooked, nor is a test program that is not built yet."""
+"""./dev test: no skipped or disabled case is overlooked, every test has its labels, and the report says what took long.
+
+The argument is the folder of a configured build, whose CTest is asked for its labels (default: build/release)."""
 
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -10,6 +13,11 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import run_tests  # noqa: E402
+
+BUILD = sys.argv.pop() if len(sys.argv) > 1 and not sys.argv[-1].startswith("-") else str(ROOT / "build/release")
+# Sources with threads that ThreadSanitizer does not run, each for the reason that its CMakeLists.txt gives.
+WITHOUT_THREAD_SANITIZER = {"tests/e2e/wire_test.cc", "tests/examples/digits_test.cc",
+                            "tests/storage/result_crash_test.cc"}
 
 GOOD = ('<testsuites><testsuite name="A"><testcase name="one" status="run" result="completed" classname="A"/>'
         '<testcase name="two" status="run" result="completed" classname="A"/></testsuite></testsuites>')
@@ -42,16 +50,16 @@ class WithoutGpu(unittest.TestCase):
     def apart(self, report: str):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder)
-            (path / "gpu_test.xml").write_text(report)
+            (path / "gpu_test.gpu_test.xml").write_text(report)
             (path / "other.xml").write_text(SKIPPED)
             return run_tests.skipped_without_gpu(path, run_tests.count(path)[1])
 
     def test_all_of_them(self):
-        self.assertEqual(self.apart(SKIPPED), (["gpu_test:A.one"], ["other:A.one"]))
+        self.assertEqual(self.apart(SKIPPED), (["gpu_test.gpu_test:A.one"], ["other:A.one"]))
 
     def test_one_of_them_is_a_skip_like_any_other(self):
         some = SKIPPED.replace("</testsuite>", '<testcase name="two" status="run" classname="A"/></testsuite>')
-        self.assertEqual(self.apart(some), ([], ["gpu_test:A.one", "other:A.one"]))
+        self.assertEqual(self.apart(some), ([], ["gpu_test.gpu_test:A.one", "other:A.one"]))
 
     def test_that_one_is_required_reaches_them(self):
         self.assertEqual(run_tests.test_environment({"WARREN_REQUIRE_GPU": "1", "WARREN_JOB": "j"}),
@@ -72,35 +80,67 @@ class NothingRan(unittest.TestCase):
         self.assertEqual(run_tests.test_environment(inherited), {"PATH": "/bin"})
 
 
-class Selection(unittest.TestCase):
-    def test_a_program_that_is_not_built_yet_is_chosen_too(self):
-        build = pathlib.Path("/b")
-        shown = json.dumps({"tests": [
-            {"name": "one", "command": ["/b/tests/one"], "properties": [
-                {"name": "LABELS", "value": ["gtest"]}, {"name": "WORKING_DIRECTORY", "value": "/b/tests/worker/kernels"}]},
-            {"name": "two", "properties": [
-                {"name": "LABELS", "value": ["gtest", "e2e"]}, {"name": "WORKING_DIRECTORY", "value": "/b/tests/e2e"}]},
-            {"name": "script", "command": ["python3"], "properties": [
-                {"name": "LABELS", "value": ["scripts"]}, {"name": "WORKING_DIRECTORY", "value": "/b/tests/scripts"}]}]})
-        self.assertEqual(run_tests.gtest_programs(shown, build), [{"name": "one", "folder": ("worker", "kernels")},
-                                                                  {"name": "two", "folder": ("e2e",)}])
+class Report(unittest.TestCase):
+    def test_a_stage_over_its_budget_says_so_and_passes(self):
+        budget = run_tests.STAGES["fast"].budget_min
+        shown = run_tests.table([("check", 0.1, "ok"), ("fast", budget + 0.1, "ok")], budget + 0.2)
+        self.assertRegex(shown, r"check +0\.1 +[0-9.]+  ok\n")
+        self.assertRegex(shown, r"fast .* ok, OVER ITS BUDGET\n")
+        self.assertRegex(shown, r"total .* ok$")
 
-    def test_what_a_sanitizer_leaves_out_exists(self):
-        cmake = "".join(path.read_text() for path in (ROOT / "tests").rglob("CMakeLists.txt"))
-        for names, pattern in re.findall(r"foreach\(name ([^)]+)\)\s+warren_test\(NAME (\S+)", cmake):
-            cmake += " ".join(pattern.replace("${name}", name) for name in names.split())
-        left_out = (run_tests.TOO_SLOW_SANITIZED | run_tests.OF_COMMANDS | run_tests.THREADS_ABOVE_ALL |
-                    run_tests.WITHOUT_THREADS | run_tests.OTHER_THREADS_ALIKE | run_tests.THREADED)
-        self.assertEqual([name for name in sorted(left_out) if not re.search(rf"\b{name}\b", cmake)], [])
+    def test_a_failed_stage_is_named_in_the_total(self):
+        self.assertRegex(run_tests.table([("fast", 0.1, "FAILED: ctest")], 0.1), r"total .* FAILED: fast$")
 
-    def test_who_makes_threads_is_not_left_out_of_their_sanitizer(self):
-        with_threads = []
+    def test_stages_that_did_not_run_are_named(self):
+        quick = [name for name, stage in run_tests.STAGES.items() if stage.quick]
+        lines = "\n".join(run_tests.left_out(quick))
+        for name in ("slow", "e2e", "asan", "tsan", "fuzz", "--all"):
+            self.assertIn(name, lines)
+        self.assertEqual(run_tests.left_out(list(run_tests.STAGES)), [])
+
+    def test_the_quick_stages_are_those_of_15_minutes_and_all_are_those_of_60(self):
+        stages = run_tests.STAGES.values()
+        self.assertLessEqual(sum(stage.budget_min for stage in stages if stage.quick), 15)
+        self.assertLessEqual(sum(stage.budget_min for stage in stages), 60)
+
+    def test_the_slowest_entries_come_first(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            self.assertEqual(run_tests.slowest(path), [])
+            cases = "".join(f'<testcase name="t{second}" time="{second}"/>' for second in range(9))
+            (path / "ctest.junit.xml").write_text(f"<testsuite>{cases}</testsuite>")
+            self.assertEqual(run_tests.slowest(path)[:2], [("t8", 8.0), ("t7", 7.0)])
+            self.assertEqual(len(run_tests.slowest(path)), run_tests.SLOWEST)
+
+
+class Labels(unittest.TestCase):
+    @staticmethod
+    def declared():
+        """(source, the rest of its warren_test) for each test source; names in a foreach are put in."""
         for path in (ROOT / "tests").rglob("CMakeLists.txt"):
-            for name, sources in re.findall(r"warren_test\(NAME (\w+)\s+SOURCES ([^)]*?)\s+DEPS", path.read_text()):
-                code = "".join((path.parent / source).read_text() for source in sources.split())
-                if name in run_tests.WITHOUT_THREADS and re.search(r"std::(j?thread\b|async)|pthread_create", code):
-                    with_threads.append(name)
-        self.assertEqual(with_threads, [])
+            text = path.read_text()
+            for name, values, body in re.findall(r"foreach\((\w+) ([^)]+)\)\n(.*?)endforeach\(\)", text, re.S):
+                for value in values.split():
+                    text += body.replace("${" + name + "}", value)
+            for source, rest in re.findall(r"warren_test\(\w+ ([\w.]+\.cc)([^)]*)\)", text):
+                yield path.parent / source, rest.split()
+
+    def test_every_source_is_some_programs(self):
+        named = {source for source, _ in self.declared()}
+        self.assertEqual(named, {path for path in (ROOT / "tests").rglob("*_test.cc")})
+
+    def test_threads_run_under_their_sanitizer(self):
+        unlabelled = [source.relative_to(ROOT).as_posix() for source, rest in self.declared()
+                      if not {"threads", "THREADS_ONLY", "RELEASE_ONLY"} & set(rest) and
+                      re.search(r"std::(j?thread\b|async)|pthread_create", source.read_text())]
+        self.assertEqual(sorted(unlabelled), sorted(WITHOUT_THREAD_SANITIZER))
+
+    def test_every_entry_of_ctest_is_fast_or_slow(self):
+        shown = subprocess.run(["ctest", "--test-dir", BUILD, "--show-only=json-v1"], check=True, capture_output=True).stdout
+        for test in json.loads(shown)["tests"]:
+            properties = {item["name"]: item["value"] for item in test.get("properties", [])}
+            labels = set(properties.get("LABELS", []))
+            self.assertEqual(len(labels & {"fast", "slow"}), 1, f"{test['name']} has the labels {sorted(labels)}")
 
 
 if __name__ == "__main__":
