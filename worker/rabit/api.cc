@@ -235,11 +235,11 @@ int LoadCheckPoint(void* global_model, void* local_model, LoadFunction* load) {
 }
 
 void CheckPoint(const void* global_model, const void* local_model, SaveFunction* save) {
-  call([&](Node& n) { return n.checkpoint(saver(global_model, save), saver(local_model, save)); });
+  call([&](Node& n) { return n.checkpoint("CheckPoint", saver(global_model, save), saver(local_model, save)); });
 }
 
 void LazyCheckPoint(const void* global_model, SaveFunction* save) {
-  call([&](Node& n) { return n.lazy_checkpoint(saver(global_model, save)); });
+  call([&](Node& n) { return n.checkpoint("LazyCheckPoint", saver(global_model, save), nullptr); });
 }
 
 void Fail(const std::string& why) {

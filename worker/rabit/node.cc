@@ -344,19 +344,10 @@ Outcome Node::load_checkpoint(const Load& global, const Load& local, int& versio
   }
   version = static_cast<int>(version_);
   if (version_ == 0) return {};
-  write_lazy_state();
   // In rabit's order.
   if (local && locals_ == Locals::kGiven) local(local_.data(), local_.size());
   if (global) global(global_.data() + head_bytes_, global_.size() - head_bytes_);
   return {};
-}
-
-// Where the model throws, there still is none.
-void Node::write_lazy_state() {
-  if (!lazy_) return;
-  global_.clear();
-  head_bytes_ = write_state(lazy_head_, lazy_, global_);
-  lazy_ = nullptr;
 }
 
 Outcome Node::check_locals(const char* name, bool given) {
@@ -390,19 +381,19 @@ Outcome Node::begin_from(StateHead head) {
 }
 
 // What set-up rounds need at the end of a version.
-Outcome Node::end_version() {
+Outcome Node::end_version(const char* name) {
   if (!counting_) {
     int version = 0;
     const Outcome loaded = load_checkpoint(nullptr, nullptr, version);
     if (!loaded.ok()) return loaded;
     if (version != 0) {
-      return Outcome("CheckPoint: the job has a checkpoint of version " + std::to_string(version) +
+      return Outcome(std::string(name) + ": the job has a checkpoint of version " + std::to_string(version) +
                      ", and this program has never called LoadCheckPoint");
     }
   }
   if (!setup_.gathering() && !setup_.watching()) return {};
   const Outcome looked = look_at_setup_rounds();
-  return looked.ok() ? Outcome() : Outcome("CheckPoint: set-up rounds: " + looked.why());
+  return looked.ok() ? Outcome() : Outcome(std::string(name) + ": set-up rounds: " + looked.why());
 }
 
 Outcome Node::look_at_setup_rounds() {
@@ -441,7 +432,7 @@ Outcome Node::look_at_setup_rounds() {
 void Node::next_version() {
   if (parameters_.report_stats && rank() == 0) {
     std::printf("[v%llu] global_size=%zu,local_size=%zu,operations=%llu,allreduce_tcost=%g sec,between_chpt=%g sec\n",
-                static_cast<unsigned long long>(version_), lazy_ ? 0 : global_.size() - head_bytes_, local_.size(),
+                static_cast<unsigned long long>(version_), global_.size() - head_bytes_, local_.size(),
                 static_cast<unsigned long long>(sequence_), allreduce_seconds_, now_seconds() - version_began_);
     std::fflush(stdout);
   }
@@ -452,59 +443,26 @@ void Node::next_version() {
   setup_.next_version();
 }
 
-Outcome Node::checkpoint(const Save& global, const Save& local) {
-  die_if_told("CheckPoint");
-  Outcome locals = check_locals("CheckPoint", static_cast<bool>(local));
+Outcome Node::checkpoint(const char* name, const Save& global, const Save& local) {
+  die_if_told(name);
+  Outcome locals = check_locals(name, static_cast<bool>(local));
   if (!locals.ok()) return locals;
   if (comm_ == nullptr) {
     ++version_;
     next_version();
     return {};
   }
-  const Outcome outcome = end_version();
+  const Outcome outcome = end_version(name);
   if (!outcome.ok()) return outcome;
   ++version_;
-  std::string state;
-  if (!owed_) state.swap(global_);  // its memory; Warren asks for a lazy state within the next call
-  state.clear();
-  const std::size_t head_bytes = write_state({version_, setup_.table(), !local}, global, state);
+  global_.clear();
+  head_bytes_ = write_state({version_, setup_.table(), !local}, global, global_);
   local_.clear();
   if (local) local(local_);
-  if (warren_checkpoint(comm_, state.data(), state.size(), local ? local_.data() : nullptr, local_.size()) !=
+  if (warren_checkpoint(comm_, global_.data(), global_.size(), local ? local_.data() : nullptr, local_.size()) !=
       WARREN_OK) {
-    return failed("CheckPoint");
+    return failed(name);
   }
-  lazy_ = nullptr;
-  global_ = std::move(state);
-  head_bytes_ = head_bytes;
-  next_version();
-  return {};
-}
-
-Outcome Node::lazy_checkpoint(const Save& global) {
-  die_if_told("LazyCheckPoint");
-  Outcome locals = check_locals("LazyCheckPoint", false);
-  if (!locals.ok()) return locals;
-  if (comm_ == nullptr) {
-    ++version_;
-    next_version();
-    return {};
-  }
-  const Outcome outcome = end_version();
-  if (!outcome.ok()) return outcome;
-  ++version_;
-  const auto serialize = [](const void** bytes, std::size_t* size, void* context) {
-    Node& self = *static_cast<Node*>(context);
-    self.run_program([&] { self.write_lazy_state(); });
-    self.owed_ = false;
-    *bytes = self.global_.data();
-    *size = self.global_.size();
-  };
-  if (warren_lazy_checkpoint(comm_, serialize, this) != WARREN_OK) return failed("LazyCheckPoint");
-  owed_ = true;
-  lazy_ = global ? global : [](std::string&) {};  // none is none, and not the one before
-  lazy_head_ = {version_, setup_.table(), true};
-  local_.clear();
   next_version();
   return {};
 }

@@ -63,10 +63,9 @@ class Node {
   // `version`: how many checkpoints the program had taken. Fills the models unless that is 0. Again in the same life:
   // what the newest checkpoint holds. `local` is not called where no local model was checkpointed.
   Outcome load_checkpoint(const Load& global, const Load& local, int& version);
-  // `local` empty: none.
-  Outcome checkpoint(const Save& global, const Save& local);
-  // `global` is called later, or never.
-  Outcome lazy_checkpoint(const Save& global);
+  // Ends the version. Both models are saved before this returns, and never read later. `name`: the function that the
+  // program called, for errors and kill points. `local` empty: none.
+  Outcome checkpoint(const char* name, const Save& global, const Save& local);
 
   static constexpr int kKillPointExitCode = 254;
 
@@ -81,11 +80,10 @@ class Node {
   Outcome gather_slices(std::byte* buffer, std::size_t total, std::span<const std::uint64_t> firsts,
                         std::span<const std::size_t> sizes);
   Outcome begin_from(StateHead head);
-  Outcome end_version();
+  Outcome end_version(const char* name);
   Outcome look_at_setup_rounds();
   void next_version();
   void die_if_told(const char* name) const;
-  void write_lazy_state();
   // Runs a function of the program's that Warren asked for, and keeps what it throws for failed().
   template <class Function>
   void run_program(Function function);
@@ -107,9 +105,6 @@ class Node {
   SetupRounds setup_;
   std::string global_, local_;  // the newest checkpoint's states; the global one begins with its head
   std::size_t head_bytes_ = 0;  // of global_
-  Save lazy_;                   // gives the global one, which is not yet in global_
-  StateHead lazy_head_;
-  bool owed_ = false;  // Warren has not asked for it yet; it may be in global_ already
   Locals locals_ = Locals::kUnknown;
   Prepare prepare_;                                   // of the call that is made
   std::exception_ptr thrown_;                         // by the program, within it

@@ -11,19 +11,8 @@ namespace {
 
 // What the C interface has been given, in a job that is made up.
 struct Fake {
-  std::vector<std::string> states;  // those of lazy checkpoints are asked for at the beginning of the next call
-  warren_serialize serialize = nullptr;
-  void* context = nullptr;
+  std::vector<std::string> states;
   int destroyed = 0;
-
-  void ask() {
-    const auto asked = std::exchange(serialize, nullptr);
-    if (asked == nullptr) return;
-    const void* bytes = nullptr;
-    std::size_t size = 0;
-    asked(&bytes, &size, context);
-    states.emplace_back(static_cast<const char*>(bytes), size);
-  }
 };
 Fake fake;
 int fake_min_workers = 0;
@@ -68,14 +57,7 @@ warren_code warren_load_checkpoint(warren_comm*, uint64_t* version, const void**
   return WARREN_OK;
 }
 warren_code warren_checkpoint(warren_comm*, const void* global, size_t global_bytes, const void*, size_t) {
-  fake.ask();
   fake.states.emplace_back(static_cast<const char*>(global), global_bytes);
-  return WARREN_OK;
-}
-warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context) {
-  fake.ask();
-  fake.serialize = serialize;
-  fake.context = context;
   return WARREN_OK;
 }
 warren_code warren_prepare_next(warren_comm*, void (*)(void*), void*) {
@@ -97,24 +79,19 @@ warren_code warren_once_next(warren_comm*, const char*) {
   return WARREN_OK;
 }
 warren_code warren_allreduce(warren_comm*, const void*, void*, size_t, warren_type, warren_op, warren_handle**) {
-  fake.ask();
   return WARREN_OK;
 }
 warren_code warren_allreduce_custom(warren_comm*, const void*, void*, size_t, size_t, warren_custom_reduce, void*,
                                     warren_handle**) {
-  fake.ask();
   return WARREN_OK;
 }
 warren_code warren_broadcast(warren_comm*, void*, size_t, warren_type, int32_t, warren_handle**) {
-  fake.ask();
   return WARREN_OK;
 }
 warren_code warren_allgather(warren_comm*, const void*, void*, size_t, warren_type, warren_handle**) {
-  fake.ask();
   return WARREN_OK;
 }
 warren_code warren_allgatherv(warren_comm*, const void*, void*, const size_t*, warren_type, warren_handle**) {
-  fake.ask();
   return WARREN_OK;
 }
 }  // extern "C"
@@ -165,20 +142,34 @@ class NodeTest : public testing::Test {
   Node node_;
 };
 
-TEST_F(NodeTest, ALazyStateThatTheProgramHasLoadedBeforeWarrenAsksIsStored) {
-  ASSERT_TRUE(node_.lazy_checkpoint(model("a")).ok());
-  EXPECT_EQ(load(1), "a");
-  ASSERT_TRUE(node_.checkpoint(model("b"), nullptr).ok());
-  EXPECT_EQ(stored(), (States{{1, "a"}, {2, "b"}}));
-  EXPECT_EQ(load(2), "b");
+TEST_F(NodeTest, NoCallAfterACheckpointSavesItsModel) {
+  for (const char* name : {"CheckPoint", "LazyCheckPoint"}) {
+    bool freed = false;
+    ASSERT_TRUE(node_
+                    .checkpoint(
+                        name,
+                        [&](std::string& to) {
+                          EXPECT_FALSE(freed) << name;
+                          to += name;
+                        },
+                        nullptr)
+                    .ok());
+    freed = true;
+    EXPECT_EQ(load(node_.version()), name);
+    float value = 0;
+    EXPECT_TRUE(node_.allreduce(&value, 1, WARREN_F32, WARREN_SUM, {}, {}).ok());
+  }
+  EXPECT_TRUE(node_.finalize().ok());
+  EXPECT_EQ(stored(), (States{{1, "CheckPoint"}, {2, "LazyCheckPoint"}}));
 }
 
-TEST_F(NodeTest, LazyStatesFollowEachOther) {
-  ASSERT_TRUE(node_.lazy_checkpoint(model("a")).ok());
-  ASSERT_TRUE(node_.lazy_checkpoint(model("b")).ok());
+TEST_F(NodeTest, StatesFollowEachOtherAndNoneIsNotTheOneBefore) {
+  ASSERT_TRUE(node_.checkpoint("LazyCheckPoint", model("a"), nullptr).ok());
+  ASSERT_TRUE(node_.checkpoint("LazyCheckPoint", model("b"), nullptr).ok());
   EXPECT_EQ(load(2), "b");
-  ASSERT_TRUE(node_.lazy_checkpoint(nullptr).ok());
-  ASSERT_TRUE(node_.checkpoint(model("d"), nullptr).ok());
+  ASSERT_TRUE(node_.checkpoint("LazyCheckPoint", nullptr, nullptr).ok());
+  EXPECT_EQ(load(3), "");
+  ASSERT_TRUE(node_.checkpoint("CheckPoint", model("d"), nullptr).ok());
   EXPECT_EQ(stored(), (States{{1, "a"}, {2, "b"}, {3, ""}, {4, "d"}}));
 }
 

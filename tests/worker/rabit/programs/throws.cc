@@ -60,16 +60,19 @@ int main(int argc, char* argv[]) {
     reducer.Allreduce(&values[0], values.size());
     model.data = values;
     model.throws = here && rank == 1 && (where == "save" || where == "eager");
-    if (where != "eager") {
-      rabit::LazyCheckPoint(&model);
-      continue;
-    }
+    const auto checkpoint = [&]() {
+      if (where == "eager") {
+        rabit::CheckPoint(&model);
+      } else {
+        rabit::LazyCheckPoint(&model);
+      }
+    };
     try {
-      rabit::CheckPoint(&model);
+      checkpoint();
     } catch (const std::runtime_error& e) {
       say_caught(e);
       model.throws = false;
-      rabit::CheckPoint(&model);
+      checkpoint();
       rabit::utils::Printf("rank %d went on\n", rank);
     }
   }

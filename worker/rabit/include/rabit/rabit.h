@@ -131,8 +131,9 @@ void Allgather(DType* sendrecvbuf, size_t total_size, size_t slice_begin, size_t
 // checkpointed.
 int LoadCheckPoint(Serializable* global_model, Serializable* local_model = nullptr);
 void CheckPoint(const Serializable* global_model, const Serializable* local_model = nullptr);
-// Takes no copy: the model is saved by the next call, and must not change between the last round before this and the
-// return of the first one after it.
+// CheckPoint(global_model). The model is saved before this returns, and the program may free it then: rabit's own
+// LazyCheckPoint saved it later, or never, and asked for a model that does not change until the next version's last
+// round.
 void LazyCheckPoint(const Serializable* global_model);
 // How many checkpoints the program has taken.
 int VersionNumber();
