@@ -10,8 +10,9 @@ if(WARREN_CUDA_BUILT)
   install(TARGETS warren_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)
   install(TARGETS warren_nccl_root RUNTIME DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)
 endif()
-install(TARGETS rabit rabit_mock_static EXPORT warren_targets
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)
+install(TARGETS rabit rabit_shared rabit_mock rabit_mock_static EXPORT warren_targets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren NAMELINK_COMPONENT warren)
 install(DIRECTORY worker/rabit/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
   FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY worker/include/warren DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
@@ -25,6 +26,7 @@ configure_package_config_file(cmake/warrenConfig.cmake.in ${PROJECT_BINARY_DIR}/
 # Before 1.0 a minor version may change the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/warrenConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/warrenConfig.cmake ${PROJECT_BINARY_DIR}/warrenConfigVersion.cmake
+  worker/rabit/rabit_target.cc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/warren COMPONENT warren)
 
 file(RELATIVE_PATH WARREN_PC_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)

@@ -113,19 +113,19 @@ class Install(unittest.TestCase):
         source.write_text("#include <rabit/c_api.h>\nint main(void) { return RabitLinkTag(); }\n")
         run("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", f"-I{self.prefix}/include", source)
 
-    def test_rabits_streams_are_dmlc_cores_where_it_is(self):
-        folder = self.root / "stand_in/dmlc"
-        folder.mkdir(parents=True)
-        (folder / "io.h").write_text("""
+    def stand_in_for_dmlc_core(self, folder: pathlib.Path, returned: str) -> None:
+        """Writes <dmlc/io.h>, whose Stream::Write returns `returned`."""
+        (folder / "dmlc").mkdir(parents=True)
+        (folder / "dmlc/io.h").write_text("""
             #pragma once
             #include <cstddef>
             namespace dmlc {
             struct Stream {
               virtual size_t Read(void*, size_t) = 0;
-              virtual void Write(const void*, size_t) = 0;
+              virtual WRITTEN Write(const void*, size_t) = 0;
               virtual ~Stream() {}
-              template <typename T> void Write(const T&) {}
-              template <typename T> bool Read(T*) { return true; }
+              template <typename T> void Write(const T& value) { Write(&value, sizeof value); }
+              template <typename T> bool Read(T* value) { return Read(value, sizeof *value) == sizeof *value; }
             };
             struct SeekStream : Stream { virtual void Seek(size_t) = 0; virtual size_t Tell() = 0; };
             struct Serializable {
@@ -134,18 +134,47 @@ class Install(unittest.TestCase):
               virtual void Save(Stream*) const = 0;
             };
             }
-        """)
+        """.replace("WRITTEN", returned))
+
+    def test_rabits_streams_are_dmlc_cores_where_it_is_of_any_age(self):
         source = self.root / "dmlc.cc"
         source.write_text("""
             #include <rabit/rabit.h>
             struct Model : dmlc::Serializable {
-              void Load(dmlc::Stream*) override {}
-              void Save(dmlc::Stream*) const override {}
+              double value = 7;
+              void Load(dmlc::Stream* from) override { from->Read(&value); }
+              void Save(dmlc::Stream* to) const override { to->Write(value); }
             };
-            void f(Model* m) { rabit::CheckPoint(m); }
+            int main() {
+              std::string bytes;
+              rabit::utils::MemoryBufferStream to(&bytes);
+              Model().Save(&to);
+              rabit::utils::MemoryFixSizeBuffer from(&bytes[0], bytes.size());
+              Model read;
+              read.value = 0;
+              read.Load(&from);
+              rabit::CheckPoint(&read);
+              return read.value == 7 ? 0 : 1;
+            }
         """)
-        run("g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{self.prefix}/include",
-            f"-I{self.root}/stand_in", source)
+        for returned in ("void", "size_t"):  # before and since May 2024
+            stand_in = self.root / f"dmlc_{returned}"
+            self.stand_in_for_dmlc_core(stand_in, returned)
+            program = self.root / f"dmlc_program_{returned}"
+            run("g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", source, "-o", program, f"-I{self.prefix}/include",
+                f"-I{stand_in}", f"-L{self.library.parent}", f"-Wl,-rpath,{self.library.parent}", "-lrabit", "-lwarren")
+            run(program)
+
+    def test_rabits_libraries_by_name_both_shared_and_static(self):
+        for library in ("librabit.so", "librabit.a", "librabit_mock.so", "librabit_mock_static.a"):
+            self.assertTrue((self.library.parent / library).exists(), library)
+        source = SOURCE / "tests/worker/rabit/programs/basic.cc"
+        for library in ("-lrabit", "-lrabit_mock", "-lrabit_mock_static"):
+            program = self.root / library.lstrip("-")
+            run("g++", "-std=c++11", source, "-o", program, f"-I{self.prefix}/include", f"-L{self.library.parent}",
+                f"-Wl,-rpath,{self.library.parent}", library, "-lwarren")
+            output = run(self.prefix / "bin/warren", "run", "-n", "2", "--", program, cwd=self.root)
+            self.assertEqual(output.count("a={2, 4, 6}"), 2, output)
 
     def rabit_project(self, name: str, how: str) -> pathlib.Path:
         project = self.root / name
@@ -167,18 +196,92 @@ class Install(unittest.TestCase):
             output = run(self.prefix / "bin/warren", "run", "-n", "2", "--", build / program, cwd=self.root)
             self.assertEqual(output.count("a={2, 4, 6}"), 2, output)
 
+    def link_with_the_libraries_of_this_build(self, build: pathlib.Path, target: str, libraries: int) -> None:
+        """The whole build would take minutes: `target` is linked by its own command, with what lies in BUILD."""
+        link = run("ninja", "-C", build, "-t", "commands", target).splitlines()[-1]
+        link, found = re.subn(r"\S*/lib((?:rabit|rabit_mock_static)\.a|warren\.so)[.\d]*(?=\s)",
+                              lambda match: str(BUILD / "lib" / f"lib{match.group(1)}"), link)
+        self.assertEqual(found, libraries, link)
+        subprocess.run(link, shell=True, check=True, cwd=build)
+
     def test_a_program_for_rabit_is_built_by_add_subdirectory(self):
         build = self.rabit_project("subdirectory", f"add_subdirectory({SOURCE} warren EXCLUDE_FROM_ALL)") / "build"
         for program in ("program", "mock"):
             run(CMAKE, "--build", build, "--target", f"CMakeFiles/{program}.dir/main.cc.o")
-            # The whole build would take minutes: it is linked by its own command, with the libraries of this one.
-            link = run("ninja", "-C", build, "-t", "commands", program).splitlines()[-1]
-            link, libraries = re.subn(r"\S*/lib((?:rabit|rabit_mock_static)\.a|warren\.so)[.\d]*(?=\s)",
-                                      lambda found: str(BUILD / "lib" / f"lib{found.group(1)}"), link)
-            self.assertEqual(libraries, 2, link)
-            subprocess.run(link, shell=True, check=True, cwd=build)
+            self.link_with_the_libraries_of_this_build(build, program, 2)
             output = run(build / program, env={"LD_LIBRARY_PATH": str(BUILD / "lib")})
             self.assertIn("after-allreduce-sum: a={0, 1, 2}", output)
+
+    def project_like_xgboost(self, name: str, how: str) -> pathlib.Path:
+        """A project that uses rabit's targets as XGBoost's does: from a folder `rabit`, in the plain form of
+        target_link_libraries, with dmlc-core as a target of its own that it adds to them. Returns its build folder."""
+        project = self.root / name
+        (project / "rabit").mkdir(parents=True)
+        (project / "rabit/CMakeLists.txt").write_text(how)
+        self.stand_in_for_dmlc_core(project / "dmlc-core", "void")
+        (project / "dmlc-core/dmlc.cc").write_text("int dmlc_is_linked = 1;\n")
+        (project / "main.cc").write_text("""
+            #include <rabit/base.h>
+            #include <rabit/c_api.h>
+            #include <rabit/rabit.h>
+            struct Model : dmlc::Serializable {
+              void Load(dmlc::Stream*) override {}
+              void Save(dmlc::Stream*) const override {}
+            };
+            extern int dmlc_is_linked;
+            int main(int argc, char** argv) {
+              rabit::Init(argc, argv);
+              int values[] = {rabit::GetRank(), dmlc_is_linked};
+              rabit::Allreduce<rabit::op::Sum>(values, 2);
+              std::printf("ranks add up to %d, dmlc to %d\\n", values[0], values[1]);
+              rabit::Finalize();
+            }
+        """)
+        (project / "CMakeLists.txt").write_text("""
+            cmake_minimum_required(VERSION 3.13)
+            project(p LANGUAGES CXX C)
+            find_package(Threads REQUIRED)
+            add_library(objects OBJECT main.cc)
+            set_target_properties(objects PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 14)
+            add_library(dmlc STATIC dmlc-core/dmlc.cc)
+            target_include_directories(dmlc PUBLIC dmlc-core)
+            target_link_libraries(objects PUBLIC dmlc)
+            add_subdirectory(rabit)
+            target_link_libraries(objects PUBLIC rabit)
+            foreach(lib rabit rabit_base rabit_empty rabit_mock rabit_mock_static)
+              if(TARGET ${lib})
+                target_link_libraries(${lib} dmlc ${CMAKE_THREAD_LIBS_INIT})
+                target_compile_options(${lib} PRIVATE -Wall -Wextra)
+              endif()
+            endforeach()
+            foreach(target objects dmlc rabit rabit_mock_static)
+              set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden)
+            endforeach()
+            add_executable(program)
+            target_link_libraries(program PRIVATE objects)
+            install(TARGETS program EXPORT pTargets)
+            install(EXPORT pTargets FILE pTargets.cmake NAMESPACE p:: DESTINATION lib/cmake/p)
+        """)
+        run(CMAKE, "-S", project, "-B", project / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        return project / "build"
+
+    def test_a_project_that_treats_rabits_targets_as_xgboost_does_finds_the_package(self):
+        build = self.project_like_xgboost("finds", "find_package(warren REQUIRED)\n")
+        run(CMAKE, "--build", build)
+        output = run(self.prefix / "bin/warren", "run", "-n", "2", "--", build / "program", cwd=self.root)
+        self.assertEqual(output.count("ranks add up to 1, dmlc to 2"), 2, output)
+        run(CMAKE, "--install", build, "--prefix", build / "prefix")
+
+    def test_a_project_that_treats_rabits_targets_as_xgboost_does_contains_warren(self):
+        build = self.project_like_xgboost("contains", f"add_subdirectory({SOURCE} warren)\n")
+        run(CMAKE, "--build", build, "--target", "objects", "dmlc")
+        self.link_with_the_libraries_of_this_build(build, "program", 2)
+        output = run(build / "program", env={"LD_LIBRARY_PATH": str(BUILD / "lib")})
+        self.assertIn("ranks add up to 0, dmlc to 1", output)
+        # What the outer project does not link is neither built nor installed.
+        planned = run("ninja", "-C", build, "-n", "all")
+        self.assertNotIn("chaos", planned)
+        self.assertNotIn("gtest", planned)
 
     def test_no_symbol_but_its_own(self):
         foreign = [name for name in exported_symbols(self.library) if not name.startswith("warren_")]

@@ -42,12 +42,13 @@ class Rabit(unittest.TestCase):
         cls.data.write_bytes(b"\n".join(gzip.decompress(DATA.read_bytes()).splitlines()[:600]) + b"\n")
 
     def launch(self, program: str, *arguments: str, ranks: int = RANKS, flags: tuple[str, ...] = (), on_line=None,
-               **variables: str) -> Finished:
+               limits_restarts: bool = True, **variables: str) -> Finished:
         """Runs the program; `on_line` is given each line that it prints, at once."""
         with tempfile.TemporaryDirectory(dir=self.root) as out:
             # A process that finds something wrong ends, too, and must not be started again for ever.
             restarts = sum(argument.startswith("mock=") for argument in arguments) + (10 if on_line else 2)
-            command = [WARREN, "run", "-n", ranks, f"--restarts={restarts}", "--round_timeout_ms=5000", *flags, "--",
+            limit = [f"--restarts={restarts}"] if limits_restarts else []
+            command = [WARREN, "run", "-n", ranks, *limit, "--round_timeout_ms=5000", *flags, "--",
                        PROGRAMS / f"rabit_{program}", f"out={out}", f"data={self.data}", *arguments]
             lines = []
             with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -210,11 +211,18 @@ class Rabit(unittest.TestCase):
         self.assertRegex(finished.text, r"periodic\.cc:\d+: this line makes rounds that a process needs once")
 
     def test_without_the_cache_a_new_process_makes_its_rounds_alone(self):
-        finished = self.launch("periodic", "rabit_bootstrap_cache=0", "mock=1,4,1,0")
-        self.assertEqual(finished.hits, [(4, 1)], finished.text)
-        # Version 4 may not have been committed yet when the process died in it: its next life begins in version 3 then.
-        self.assertRegex(finished.text, r"make all ranks call the same.*all processes start again from version [34]")
-        self.assertNotIn("taken for a set-up round", finished.text)
+        calm = self.calm("periodic", "rabit_bootstrap_cache=0")
+        for limits_restarts in (True, False):
+            finished = self.launch("periodic", "rabit_bootstrap_cache=0", "mock=1,4,1,0", limits_restarts=limits_restarts)
+            self.assertEqual(finished.hits, [(4, 1)], finished.text)
+            # Version 4 may not have been committed yet when the process died in it: its next life begins in version 3 then.
+            self.assertRegex(finished.text, r"make all ranks call the same.*all processes start again from version [34]")
+            self.assertNotIn("taken for a set-up round", finished.text)
+            restarted = finished.text.count("worker_restarted")
+            if limits_restarts:  # all are started again together, and then make their rounds together
+                self.assertEqual((finished.code, finished.results, restarted), (0, calm.results, 1 + RANKS), finished.text)
+            else:  # the launcher's default: programs that call different things would do so again
+                self.assertEqual((finished.code, restarted), (255, 1), finished.text)
 
     def test_all_ranks_are_killed(self):
         calm = self.calm("recover", "kind=local")

@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rabit/internal/utils.h"
@@ -21,6 +22,9 @@ inline void MustFit(bool fits, const char* otherwise) {
   Assert(fits, "%s", otherwise);
   if (!fits) EndProcess(255);
 }
+
+// What Stream::Write returns: nothing in rabit and in dmlc-core before May 2024, the number of bytes since.
+typedef decltype(std::declval<Stream&>().Write(static_cast<const void*>(nullptr), size_t())) Written;
 
 // `buffer_size` bytes at `p_buffer`, which live longer than the stream. Writing past the end ends the process.
 struct MemoryFixSizeBuffer : public SeekStream {
@@ -39,11 +43,11 @@ struct MemoryFixSizeBuffer : public SeekStream {
     at_ += count;
     return count;
   }
-  void Write(const void* ptr, size_t size) override {
-    if (size == 0) return;
+  Written Write(const void* ptr, size_t size) override {
     MustFit(size <= size_ - at_, "write position exceed fixed buffer size");
-    std::memcpy(bytes_ + at_, ptr, size);
+    if (size != 0) std::memcpy(bytes_ + at_, ptr, size);
     at_ += size;
+    return static_cast<Written>(size);
   }
   void Seek(size_t position) override {
     MustFit(position == kSeekEnd || position <= size_, "seek position exceed fixed buffer size");
@@ -70,11 +74,11 @@ struct MemoryBufferStream : public SeekStream {
     at_ += count;
     return count;
   }
-  void Write(const void* ptr, size_t size) override {
-    if (size == 0) return;
-    if (buffer_->size() < at_ + size) buffer_->resize(at_ + size);
-    std::memcpy(&(*buffer_)[at_], ptr, size);
+  Written Write(const void* ptr, size_t size) override {
+    if (size != 0 && buffer_->size() < at_ + size) buffer_->resize(at_ + size);
+    if (size != 0) std::memcpy(&(*buffer_)[at_], ptr, size);
     at_ += size;
+    return static_cast<Written>(size);
   }
   void Seek(size_t position) override { at_ = position; }
   size_t Tell() override { return at_; }
