@@ -182,21 +182,42 @@ Outcome read_tracker(const Reader& reader, Parameters& out) {
   return {};
 }
 
-// A process trains alone only if nothing says that it is part of something.
-bool is_alone(const Reader& reader, const Parameters& out) {
-  if (reader.names_nothing("rabit_tracker_uri")) return true;
-  if (!out.tracker.empty() || out.world_size > 1) return false;
-  for (const char* name : {"WARREN_TRACKER", "WARREN_CONFIG", "DMLC_TRACKER_URI"}) {
-    if (const auto text = reader.variable(name); text && *text != kNothing) return false;
-  }
+// The argument or variable that gives this process a place among others, if there is one. Not SLURM_PROCID: a batch
+// script has it, too.
+std::optional<Given> identity_of(const Reader& reader) {
+  if (const Given* id = reader.find_either("rabit_task_id", "DMLC_TASK_ID", nullptr)) return *id;
+  if (const Given* id = reader.find_variable("DMLC_TASK_ID")) return *id;
   const bool torchrun = reader.variable("MASTER_ADDR").has_value();
-  for (const char* name : {"WARREN_WORLD_SIZE", "DMLC_NUM_WORKER", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                           "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"}) {
+  for (const char* name : {"WARREN_WORKER_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX", "RANK"}) {
+    const auto text = reader.variable(name);
+    if (text && (std::string_view(name) != "RANK" || torchrun)) return Given{*text, name, false};
+  }
+  return std::nullopt;
+}
+
+// A process trains alone only if nothing says that it is part of something.
+Outcome read_alone(const Reader& reader, Parameters& out) {
+  out.alone = reader.names_nothing("rabit_tracker_uri");
+  if (out.alone || !out.tracker.empty() || out.world_size > 1) return {};
+  for (const char* name : {"WARREN_TRACKER", "WARREN_CONFIG", "DMLC_TRACKER_URI"}) {
+    if (const auto text = reader.variable(name); text && *text != kNothing) return {};
+  }
+  bool has_size = out.world_size != 0;
+  const bool torchrun = reader.variable("MASTER_ADDR").has_value();
+  for (const char* name : {"WARREN_WORLD_SIZE", "WARREN_MAX_WORKERS", "DMLC_NUM_WORKER", "OMPI_COMM_WORLD_SIZE",
+                           "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"}) {
     const auto text = reader.variable(name);
     if (!text || (std::string_view(name) == "WORLD_SIZE" && !torchrun)) continue;
-    if (*text != "1") return false;
+    if (*text != "1") return {};
+    has_size = true;
   }
-  return true;
+  if (const auto id = identity_of(reader); id && !has_size) {
+    return Outcome(id->what + " is '" + id->text +
+                   "', and nothing says how many workers the job has: set WARREN_WORLD_SIZE and WARREN_TRACKER; or, if "
+                   "this process is to work alone, WARREN_WORLD_SIZE=1 or the argument rabit_tracker_uri=NULL");
+  }
+  out.alone = true;
+  return {};
 }
 
 Outcome read_trial(const Reader& reader, Parameters& out) {
@@ -306,8 +327,7 @@ Outcome read_parameters(std::span<const char* const> arguments, const Environmen
   if (const Given* given = reader.find("rabit_debug"); given != nullptr && says_yes(given->text)) {
     out.notes.emplace_back("rabit_debug: Warren says what it does at WARREN_LOG_LEVEL=info, which is the default");
   }
-  out.alone = is_alone(reader, out);
-  return {};
+  return read_alone(reader, out);
 }
 
 }  // namespace rabit::layer

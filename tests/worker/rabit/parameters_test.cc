@@ -65,6 +65,33 @@ TEST(Parameters, WhatNamesATrackerOrMoreThanOneIsNoWorldOfOne) {
   EXPECT_FALSE(good({}, {{"rabit_tracker_uri", "NULL"}, {"WARREN_TRACKER", "host"}}).alone);
 }
 
+TEST(Parameters, OneOfAnUnknownNumberIsNoWorldOfOne) {
+  const std::vector<Variables> identities = {{{"DMLC_TASK_ID", "1"}},
+                                             {{"JOB_COMPLETION_INDEX", "1"}},
+                                             {{"WARREN_WORKER_ID", "1"}},
+                                             {{"rabit_task_id", "1"}},
+                                             {{"OMPI_COMM_WORLD_RANK", "1"}},
+                                             {{"PMI_RANK", "1"}},
+                                             {{"MASTER_ADDR", "host"}, {"RANK", "1"}}};
+  for (Variables identity : identities) {
+    const std::string name = identity.rbegin()->first;
+    EXPECT_THAT(refused({}, identity),
+                HasSubstr(name + " is '1', and nothing says how many workers the job has: set WARREN_WORLD_SIZE"));
+    EXPECT_TRUE(good({"rabit_tracker_uri=NULL"}, identity).alone) << "said by an argument";
+    EXPECT_FALSE(good({"rabit_tracker_uri=host"}, identity).alone) << "Warren asks for what is missing";
+    identity["WARREN_WORLD_SIZE"] = "1";
+    EXPECT_TRUE(good({}, identity).alone) << name;
+    identity["WARREN_WORLD_SIZE"] = "2";
+    EXPECT_FALSE(good({}, identity).alone) << name;
+  }
+  EXPECT_THAT(refused({"rabit_task_id=a"}), HasSubstr("the argument rabit_task_id is 'a', and nothing says how many"));
+  EXPECT_THAT(refused({"rabit_task_id=a", "rabit_world_size=-1"}), HasSubstr("and nothing says how many"));
+  EXPECT_TRUE(good({"rabit_task_id=a", "rabit_world_size=1"}).alone);
+  EXPECT_TRUE(good({}, {{"RANK", "1"}}).alone) << "a word that anybody may use";
+  EXPECT_TRUE(good({}, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}).alone) << "a batch script, outside of srun";
+  EXPECT_FALSE(good({}, {{"WARREN_MAX_WORKERS", "2"}}).alone);
+}
+
 TEST(Parameters, AnArgumentComesBeforeWarrensVariableAndThatBeforeRabits) {
   const Variables rabits = {
       {"rabit_tracker_uri", "r"}, {"rabit_task_id", "r"}, {"rabit_world_size", "4"}, {"rabit_global_replica", "4"}};
@@ -89,7 +116,8 @@ TEST(Parameters, AnArgumentComesBeforeWarrensVariableAndThatBeforeRabits) {
   EXPECT_EQ(p.world_size, 5);
   EXPECT_EQ(p.replicas, 5);
   EXPECT_EQ(good({"DMLC_TASK_ID=d"}, both).worker_id, "d");
-  EXPECT_EQ(good({}, {{"DMLC_TASK_ID", "d"}}).worker_id, "") << "Warren reads dmlc-submit's variables itself";
+  EXPECT_EQ(good({}, {{"DMLC_TASK_ID", "d"}, {"DMLC_NUM_WORKER", "3"}}).worker_id, "")
+      << "Warren reads dmlc-submit's variables itself";
 }
 
 TEST(Parameters, TheTrackersAddress) {

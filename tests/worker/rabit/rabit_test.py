@@ -347,6 +347,14 @@ class Rabit(unittest.TestCase):
             self.assertIn("init failed", done.stdout)
             self.assertNotIn("after-allreduce", done.stdout)
 
+    def test_one_of_an_unknown_number_is_not_alone(self):
+        for name in ("DMLC_TASK_ID", "JOB_COMPLETION_INDEX", "WARREN_WORKER_ID"):
+            done = self.run_alone("basic", **{name: "1"})
+            self.assertEqual(done.returncode, 255, done.stdout)
+            self.assertIn(f"rabit: {name} is '1', and nothing says how many workers the job has: set WARREN_WORLD_SIZE",
+                          done.stdout)
+            self.assertNotIn("after-allreduce", done.stdout)
+
     def test_other_roles_have_nothing_to_do(self):
         done = self.run_alone("basic", DMLC_ROLE="server", DMLC_TRACKER_URI="127.0.0.1")
         self.assertEqual(done.returncode, 0, done.stdout)
