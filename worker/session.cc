@@ -26,6 +26,7 @@
 #include "worker/device/device_library.h"
 #include "worker/disk/past.h"
 #include "worker/launch/costs_file.h"
+#include "worker/launch/rabit_tracker.h"
 #include "worker/logged.h"
 #include "worker/plans.h"
 
@@ -48,6 +49,8 @@ constexpr auto kShortestMovePause = std::chrono::microseconds(20);
 constexpr auto kLongestMovePause = std::chrono::microseconds(1000);
 constexpr timespec kNoTime = {};
 constexpr std::int64_t kTickAgainMs = 20;
+// For rabit's tracker to say that it is one. Warren's ends such a connection at once.
+constexpr std::int64_t kRabitsTrackerMs = 2000;
 // A thread that must not only wait tries for the lock so often before it sleeps, and sleeps for so long between tries.
 constexpr int kLockYields = 100;
 constexpr auto kLockPause = std::chrono::microseconds(200);
@@ -148,6 +151,11 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
                              " is not below the world size " + std::to_string(settings.world_size) +
                              "; those of the workers that the job begins with are 0 to " +
                              std::to_string(settings.world_size - 1));
+  }
+  if (settings.tracker_may_be_rabits) {
+    const Status status = refuse_rabits_tracker({settings.tracker_host, settings.tracker_port}, settings.worker_id,
+                                                std::min(kRabitsTrackerMs, settings.join_timeout_ms));
+    if (!status.ok()) return status.because_of_this("cannot join job " + settings.job);
   }
   auto session = join(settings, log, settings.begins_as_spare);
   while (session.ok() && session.value() == nullptr) session = join(settings, log, true);

@@ -100,6 +100,7 @@ constexpr std::int64_t kDefaultGraceMs = 1000;
 constexpr std::uint64_t kDefaultLogDiskBytes = 64 * kGiB;
 constexpr std::string_view kDefaultJob = "default";
 constexpr std::string_view kDefaultSource = "default";
+constexpr std::string_view kOptionsSource = "options";
 constexpr std::uint32_t kDefaultStreams = 1;
 
 std::string variable_of(std::string_view name) {
@@ -125,7 +126,7 @@ Result<Layer> from_options(const warren_options* options) {
                       "; call warren_options_init first, and compile with the header of the library's version");
   }
   const auto put = [&](const char* name, std::string text, const char* field) {
-    out[name] = {std::move(text), "options", std::string("the option ") + field};
+    out[name] = {std::move(text), std::string(kOptionsSource), std::string("the option ") + field};
   };
   const auto text = [&](const char* name, const char* value) {
     if (value != nullptr) put(name, value, name);
@@ -376,6 +377,8 @@ void resolve_tracker(Resolver& r, Settings& s) {
   if (!parsed.ok()) return;
   s.tracker_host = parsed.value().host;
   s.tracker_port = parsed.value().port;
+  // A program may have its option from dmlc-submit, as rabit's interface has.
+  s.tracker_may_be_rabits = raw->source == kOptionsSource || raw->source == "DMLC_TRACKER_URI";
   r.show("tracker", to_string(parsed.value()), raw);
 }
 

@@ -360,6 +360,11 @@ TEST(Settings, UnderstandsLaunchers) {
     EXPECT_EQ(r.value().tracker_port, c.tracker_port);
     EXPECT_EQ(r.value().job, c.job);
     EXPECT_EQ(r.value().attempt, c.attempt);
+    EXPECT_EQ(r.value().tracker_may_be_rabits, c.variables.contains("DMLC_TRACKER_URI"));
+    const auto named = resolve(
+        nullptr, environment(with(c.variables, {{"WARREN_SECRET_FILE", "/s"}, {"WARREN_TRACKER", "own"}})), kFacts);
+    ASSERT_TRUE(named.ok()) << named.status().describe();
+    EXPECT_FALSE(named.value().tracker_may_be_rabits);
   }
 }
 

@@ -4,12 +4,16 @@ killed and by SIGKILL in between: their results are those of a run in which noth
 import gzip
 import os
 import pathlib
+import queue
 import random
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 WARREN = pathlib.Path(sys.argv[1]).resolve() / "warren"
@@ -30,6 +34,31 @@ class Finished:
     @property
     def hits(self) -> list[tuple[int, int]]:
         return [(int(version), int(sequence)) for _, version, sequence, _ in HIT.findall(self.text)]
+
+
+class RabitsTracker:
+    """The beginning of rabit's tracker (dmlc-core's tracker.py): its protocol, and its end at any other one."""
+
+    def __enter__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.printed = queue.Queue()
+        threading.Thread(target=self.serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def serve(self):
+        client = self.socket.accept()[0].makefile("rwb")
+        number = lambda: struct.unpack("@i", client.read(4))[0]
+        text = lambda: client.read(number()).decode()
+        if number() != 0xff99:
+            return
+        client.write(struct.pack("@i", 0xff99))
+        client.flush()
+        if (number(), number(), text(), text()) == (-1, -1, "NULL", "print"):
+            self.printed.put(text())
 
 
 class Rabit(unittest.TestCase):
@@ -354,6 +383,20 @@ class Rabit(unittest.TestCase):
             self.assertIn(f"rabit: {name} is '1', and nothing says how many workers the job has: set WARREN_WORLD_SIZE",
                           done.stdout)
             self.assertNotIn("after-allreduce", done.stdout)
+
+    def test_rabits_own_tracker_is_named_at_once(self):
+        for as_argument in (False, True):
+            with RabitsTracker() as tracker:
+                given = {"DMLC_TRACKER_URI": "127.0.0.1", "DMLC_TRACKER_PORT": str(tracker.port), "DMLC_NUM_WORKER": "2",
+                         "DMLC_TASK_ID": "1"}
+                arguments = [f"{name}={value}" for name, value in given.items()] if as_argument else []
+                arguments += ["rabit_world_size=2"] if as_argument else []
+                # Without a word of rabit's tracker, the workers would wait for Warren's until this test gives up.
+                variables = {"WARREN_INSECURE_NO_AUTH": "1", "WARREN_JOIN_TIMEOUT_MS": "3600000"}
+                done = self.run_alone("basic", *arguments, **variables, **({} if as_argument else given))
+                self.assertEqual(done.returncode, 255, done.stdout)
+                self.assertIn(f"what answers at 127.0.0.1:{tracker.port} is rabit's own tracker", done.stdout)
+                self.assertRegex(tracker.printed.get(timeout=60), "worker 1 is one of Warren's .* start `warren tracker`")
 
     def test_other_roles_have_nothing_to_do(self):
         done = self.run_alone("basic", DMLC_ROLE="server", DMLC_TRACKER_URI="127.0.0.1")

@@ -1,0 +1,21 @@
+// rabit's own tracker, which dmlc-submit starts, and under whose address Warren's workers find no tracker of Warren's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "recovery/result.h"
+#include "worker/launch/netinfo.h"
+
+namespace warren::worker {
+
+// kRefused: rabit's tracker answers at this address; the message says what to do, and that tracker's log says that
+// `worker_id` was there. kOk: something else answers, or nothing does within `timeout_ms`, on which the resolver's time
+// comes for a name.
+//
+// Comes before any other connection: rabit's tracker ends, and from then on is silent, when a connection begins with
+// anything but its own protocol. Warren's tracker closes this one at once.
+[[nodiscard]] Status refuse_rabits_tracker(const HostPort& tracker, const std::string& worker_id,
+                                           std::int64_t timeout_ms);
+
+}  // namespace warren::worker
