@@ -1,6 +1,6 @@
 #include "storage/life_place.h"
 
-#include <rocksdb/env.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "storage/files.h"
+#include "storage/fork_guard.h"
 
 namespace warren::storage {
 namespace {
@@ -71,13 +72,21 @@ std::uint64_t size_of(const fs::path& directory) {
 }
 
 std::unique_ptr<LifeLock> LifeLock::take(const std::string& directory) {
-  rocksdb::FileLock* lock = nullptr;
-  if (!rocksdb::Env::Default()->LockFile(directory + "/" + kLockName, &lock).ok()) return nullptr;
-  return std::unique_ptr<LifeLock>(new LifeLock(lock));
+  const std::string path = directory + "/" + kLockName;
+  const int fd = not_for_children(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (fd < 0) return nullptr;
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(fd, F_OFD_SETLK, &whole) != 0) {
+    ::close(fd);
+    return nullptr;
+  }
+  return std::unique_ptr<LifeLock>(new LifeLock(fd));
 }
 
 LifeLock::~LifeLock() {
-  (void)rocksdb::Env::Default()->UnlockFile(lock_);
+  ::close(fd_);
 }
 
 std::vector<FoundLife> lives_in(const fs::path& job_directory, const std::string& worker_file) {

@@ -11,10 +11,6 @@
 #include "recovery/ids.h"
 #include "recovery/result.h"
 
-namespace rocksdb {
-class FileLock;
-}
-
 namespace warren::storage {
 
 inline constexpr char kResultFormat[] = "warren-results-5";
@@ -32,8 +28,8 @@ inline constexpr char kOtherMark[] = "%other-";
 [[nodiscard]] std::uint64_t size_of(const std::filesystem::path& directory);
 [[nodiscard]] bool there(const std::filesystem::path& path);
 
-// The lock of a life's place, held until this object goes. RocksDB's way of locking also excludes this process itself,
-// and does not outlive it in a child that it has forked.
+// The lock of a life's place, held until this object goes. An open file description's (F_OFD_SETLK): it also excludes
+// this process itself, and a child closes its copy (storage/fork_guard.h).
 class LifeLock {
  public:
   // nullptr: somebody else has it, or it cannot be locked.
@@ -43,8 +39,8 @@ class LifeLock {
   LifeLock& operator=(const LifeLock&) = delete;
 
  private:
-  explicit LifeLock(rocksdb::FileLock* lock) : lock_(lock) {}
-  rocksdb::FileLock* lock_;
+  explicit LifeLock(int fd) : fd_(fd) {}
+  const int fd_;
 };
 
 struct FoundLife {

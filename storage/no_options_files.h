@@ -4,7 +4,6 @@
 // (DBOptions::fail_if_options_file_error).
 #pragma once
 
-#include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 
 #include <memory>
@@ -25,13 +24,6 @@ class NoOptionsFiles final : public rocksdb::FileSystemWrapper {
     if (file.compare(name, kPrefix.size(), kPrefix) == 0)
       return rocksdb::IOStatus::NotSupported("nobody reads " + file);
     return FileSystemWrapper::NewWritableFile(file, options, out, debug);
-  }
-
-  // The environment of all databases; it stays.
-  static rocksdb::Env* env() {
-    static rocksdb::Env* const env =
-        rocksdb::NewCompositeEnv(std::make_shared<NoOptionsFiles>(rocksdb::FileSystem::Default())).release();
-    return env;
   }
 
  private:

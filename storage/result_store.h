@@ -148,6 +148,10 @@ class ResultStore {
   // All of it. `verify`: reads every payload, so that what is damaged is not reported; else that is found out later.
   [[nodiscard]] virtual HeldReport report(bool verify) = 0;
 
+  // `call` is called once when the process exits, unless what this returns has gone. From then on the store takes
+  // nothing and reads nothing, but for note() and finish(). Null: the store works until the process is gone.
+  [[nodiscard]] virtual std::shared_ptr<void> call_at_exit(std::function<void()>) { return nullptr; }
+
   // What was found damaged since the last call, for people; at most 100 at a time.
   [[nodiscard]] virtual std::vector<std::string> take_warnings() = 0;
 };

@@ -26,6 +26,7 @@
 #include "storage/life_note.h"
 #include "storage/life_place.h"
 #include "storage/result_format.h"
+#include "storage/rocks_process.h"
 #include "storage/rocks_source.h"
 #include "storage/rocks_status.h"
 #include "storage/unchanged_states.h"
@@ -57,6 +58,10 @@ bool is_of_database(const fs::path& file) {
 bool counts_against_budget(const RecordBatch::Item& item) {
   const Bin bin = bin_of(item.key);
   return bin.kind == Bin::Kind::kRounds && !bin.lasting();
+}
+
+Status exits() {
+  return {Code::kClosed, "the process exits, and its log on disk is closed"};
 }
 
 }  // namespace
@@ -172,6 +177,8 @@ class RocksResultStore::Impl {
 // whatever is not among the living.
 void RocksResultStore::Impl::look() {
   looked = true;
+  const RocksUse use;
+  if (!use) return;
   std::vector<FoundLife> left = lives_in(job_directory, worker_file);
   for (int attempt = 0; !left.empty() && attempt < kLooks; ++attempt) {
     if (attempt != 0) std::this_thread::sleep_for(kBetweenLooks);
@@ -688,6 +695,7 @@ Result<std::unique_ptr<RocksResultStore>> RocksResultStore::open(Place place, Op
   impl->directory = impl->job_directory + "/" + impl->worker_file + "/" + life_name(p.life);
   impl->own = std::make_shared<RocksSource>(p.life, impl->directory, false, impl->warnings);
 
+  if (Status s = prepare_rocks(); !s.ok()) return s;
   // What is wrong with the directory is said now, not when something is to be written.
   if (Status s = make_directory(p.data_dir); !s.ok()) return s;
   if (::access(p.data_dir.c_str(), R_OK | W_OK | X_OK) != 0) {
@@ -706,11 +714,13 @@ Result<std::unique_ptr<RocksResultStore>> RocksResultStore::open(Place place, Op
 }
 
 Status RocksResultStore::prepare() {
-  return impl_->need_open();
+  const RocksUse use;
+  return use ? impl_->need_open() : exits();
 }
 
 Status RocksResultStore::put(const RecordBatch& batch) {
-  return impl_->put(batch);
+  const RocksUse use;
+  return use ? impl_->put(batch) : exits();
 }
 
 std::vector<StatePiece> RocksResultStore::worn(Timeline timeline, Version version) {
@@ -724,7 +734,8 @@ std::vector<StatePiece> RocksResultStore::worn(Timeline timeline, Version versio
 }
 
 Status RocksResultStore::drop(const Horizon& horizon) {
-  return impl_->drop(horizon);
+  const RocksUse use;
+  return use ? impl_->drop(horizon) : exits();
 }
 
 Status RocksResultStore::finish() {
@@ -803,6 +814,10 @@ Status RocksResultStore::leave_out(const Stale& stale) {
 
 HeldReport RocksResultStore::report(bool verify) {
   return report_of(impl_->sources(), verify);
+}
+
+std::shared_ptr<void> RocksResultStore::call_at_exit(std::function<void()> call) {
+  return std::make_shared<CallAtExit>(std::move(call));
 }
 
 std::vector<std::string> RocksResultStore::take_warnings() {

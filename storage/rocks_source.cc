@@ -1,6 +1,5 @@
 #include "storage/rocks_source.h"
 
-#include <rocksdb/cache.h>
 #include <rocksdb/table.h>
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 #include <utility>
 
 #include "storage/life_place.h"
-#include "storage/no_options_files.h"
 #include "storage/no_rocks_log.h"
 
 namespace warren::storage {
@@ -60,7 +58,6 @@ bool jump(RecordKey& key, unsigned& exponent) {
 }  // namespace
 
 rocksdb::ColumnFamilyOptions family_options(bool index) {
-  static const std::shared_ptr<rocksdb::Cache> cache = rocksdb::NewLRUCache(std::size_t{8} << 20);
   rocksdb::ColumnFamilyOptions options;
   options.compression = rocksdb::kNoCompression;
   options.disable_auto_compactions = true;
@@ -69,14 +66,14 @@ rocksdb::ColumnFamilyOptions family_options(bool index) {
   table.checksum = rocksdb::kXXH3;
   table.format_version = 5;
   table.block_size = index ? 16 << 10 : 4 << 10;
-  table.block_cache = cache;
+  table.block_cache = rocks_cache();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return options;
 }
 
 rocksdb::DBOptions db_options() {
   rocksdb::DBOptions options;
-  options.env = NoOptionsFiles::env();
+  options.env = rocks_env();
   options.fail_if_options_file_error = false;  // a RocksDB that has no such option must not be built with that
   options.create_if_missing = true;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
@@ -131,7 +128,7 @@ rocksdb::Status open_database(const std::string& directory, Opening how, OpenDat
                                       : rocksdb::DB::Open(options, directory, families, &handles, &opened);
   if (how == Opening::kReadWhole && is_damage(s)) return open_database(directory, Opening::kRead, out);
   if (!s.ok()) return s;
-  out.db.reset(opened);
+  out.db = own_database(opened, !read_only);
   std::map<std::string, std::vector<std::string>> first_keys;
   if (read_only) {
     std::vector<rocksdb::LiveFileMetaData> tables;
@@ -235,6 +232,8 @@ bool RocksSource::walk(Cursor& cursor, const Bin& bin, const Visit& visit, Recor
 }
 
 void RocksSource::scan(const RecordKey& from, std::uint64_t first_byte, const Visit& visit) {
+  const RocksUse use;
+  if (!use) return;
   const auto bins = bins_now();
   const auto found = bins->find(bin_of(from));
   if (found == bins->end() || !found->second.index) return;
@@ -250,6 +249,8 @@ void RocksSource::scan(const RecordKey& from, std::uint64_t first_byte, const Vi
 }
 
 bool RocksSource::read(const StoredRecord& record, std::uint64_t begin, std::span<std::byte> out) {
+  const RocksUse use;
+  if (!use) return false;
   const std::uint64_t at = begin - record.first_byte;
   if (record.inlined()) {
     std::copy_n(record.inlined_payload.data() + at, out.size(), out.data());

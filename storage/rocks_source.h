@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "storage/result_format.h"
+#include "storage/rocks_process.h"
 
 namespace warren::storage {
 
@@ -38,7 +39,9 @@ class Family {
   // `first_keys`: of its tables, in order, if they do not change any more.
   Family(std::shared_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyHandle* handle, std::vector<std::string> first_keys)
       : db_(std::move(db)), handle_(handle), first_keys_(std::move(first_keys)) {}
-  ~Family() { (void)db_->DestroyColumnFamilyHandle(handle_); }
+  ~Family() {
+    destroy_rocks(made_in_, handle_, [this] { (void)db_->DestroyColumnFamilyHandle(handle_); });
+  }
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
   [[nodiscard]] rocksdb::DB& db() const { return *db_; }
@@ -48,6 +51,7 @@ class Family {
  private:
   std::shared_ptr<rocksdb::DB> db_;
   rocksdb::ColumnFamilyHandle* handle_;
+  const unsigned made_in_ = rocks_process();
   const std::vector<std::string> first_keys_;
 };
 
@@ -120,7 +124,7 @@ class RocksSource final : public RecordSource {
  private:
   struct Cursor {
     std::shared_ptr<Family> family;  // outlives the iterator
-    std::unique_ptr<rocksdb::Iterator> it;
+    std::unique_ptr<rocksdb::Iterator, DestroyIterator> it;
     KeyBytes before{};      // no key lies between this one and where `it` stands
     std::size_t table = 0;  // the first whose first key lies behind `before`
   };

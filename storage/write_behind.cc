@@ -32,6 +32,7 @@ Result<std::unique_ptr<WriteBehind>> WriteBehind::start(Options options, std::un
       new WriteBehind(std::move(options), std::move(store), view.value(), std::move(segment), std::move(events)));
   const Status started = start_thread(out->thread_, [w = out.get()] { w->run(); });
   if (!started.ok()) return started.because_of_this("cannot write the log to disk");
+  out->at_exit_ = out->store_->call_at_exit([w = out.get()] { w->end_with_process(); });
   return out;
 }
 
@@ -45,7 +46,25 @@ WriteBehind::WriteBehind(Options options, std::unique_ptr<ResultStore> store, Se
       cursors_(view_.layout().extents) {}
 
 WriteBehind::~WriteBehind() {
+  at_exit_.reset();
   stop();
+}
+
+void WriteBehind::end_with_process() {
+  if (std::this_thread::get_id() == thread_.get_id()) return;  // a callback of the program's calls exit()
+  {
+    const std::lock_guard lock(mutex_);
+    process_exits_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+Status WriteBehind::takes_checkpoints() const {
+  const std::lock_guard lock(mutex_);
+  if (!process_exits_) return {};
+  return {Code::kUnavailable,
+          "the process exits, and its log on disk is closed: checkpoints are to be made before exit() is called"};
 }
 
 void WriteBehind::stop() {
@@ -158,10 +177,11 @@ void WriteBehind::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     wake_.wait_for(lock, tick(options_.lag_ms), [this] {
-      return stopping_ || !tickets_.empty() || asked_ != started_ || !new_checkpoints_.empty() ||
+      return stopping_ || process_exits_ || !tickets_.empty() || asked_ != started_ || !new_checkpoints_.empty() ||
              new_horizon_.has_value() || new_note_.has_value();
     });
     if (stopping_) break;
+    stopping_ = process_exits_;
     const auto tickets = std::exchange(tickets_, {});
     const bool asked = started_ != asked_;
     const std::uint64_t newest = started_ = asked_;

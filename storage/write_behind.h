@@ -9,6 +9,9 @@
 // A full memory log spills: spill() gives extents whose records are all on disk. Extents with states of checkpoints and
 // with set-up rounds stay in memory: others count on them there.
 //
+// When the process exits, the thread ends with a last look: what was to be durable by then is written, if the disk
+// takes it. Rounds go on in memory alone from there; a checkpoint cannot be made durable any more.
+//
 // A disk that is full, over budget or broken is an event, not a failure of the job: results stay in memory, the write
 // is tried again every `retry_ms`, and the next success is an event too. What waits for durable bytes hears the reason.
 //
@@ -74,6 +77,8 @@ class WriteBehind {
   // again as long as the disk fails. kClosed: dropped by a horizon first, or the thread ended. kCorrupt: the segment is
   // damaged where they lie, or set-up rounds: what stands behind is lost.
   void make_durable(Timeline timeline, Version version, Done done);
+  // kUnavailable: the process exits, so that no further checkpoint can be made durable.
+  [[nodiscard]] Status takes_checkpoints() const;
 
   // What the job has told this life: durable before anything that is put or dropped after this call.
   void note(ResultStore::Note note);
@@ -121,6 +126,7 @@ class WriteBehind {
               std::shared_ptr<SegmentMemory> segment, Events events);
   void run();
   void stop();
+  void end_with_process();
   void look(Clock::time_point now);
   void offer_durable();
   Status write_due(Clock::time_point now);
@@ -149,6 +155,7 @@ class WriteBehind {
   mutable std::mutex mutex_;
   std::condition_variable wake_, ticket_done_;  // the latter also when extents may be spilled
   bool stopping_ = false;
+  bool process_exits_ = false;  // the thread looks once more, and stops
   std::vector<std::shared_ptr<Ticket>> tickets_;
   std::uint64_t asked_ = 0, started_ = 0;  // ask_sync(): the newest number, and that at the newest look
   std::vector<Checkpoint> new_checkpoints_;
@@ -161,6 +168,7 @@ class WriteBehind {
   std::atomic<std::uint64_t> synced_{0};
 
   std::thread thread_;
+  std::shared_ptr<void> at_exit_;
 };
 
 }  // namespace warren::storage

@@ -1830,6 +1830,9 @@ Status Session::may_checkpoint(std::unique_lock<std::mutex>& lock) {
   stay_out(lock);
   if (!failed_.ok()) return failed_;
   if (!checkpoints_) return {};
+  if (disk_) {
+    if (Status s = disk_->writer().takes_checkpoints(); !s.ok()) return s;
+  }
   const Status given = give_state(lock);
   if (!given.ok()) return given;
   waits_for_commit_ = true;

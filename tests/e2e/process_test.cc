@@ -137,5 +137,32 @@ TEST(Processes, AStoppedRankIsNoticedFencedAndFindsOut) {
   EXPECT_THAT(next[1]->line(), HasSubstr("rank 0"));
 }
 
+// RocksDB's static objects are destroyed by exit() before a program's older ones, and wait for threads that a child of
+// a fork does not have.
+TEST(Processes, ThatHaveALogOnDiskEndAsThoseWithoutOne) {
+  for (const std::string how : {"atexit", "checkpoint", "static", "exit", "global", "child", "child_job", "after"}) {
+    SCOPED_TRACE(how);
+    Cluster cluster;
+    const bool fails = how == "exit" || how == "global";
+    const int size = how == "atexit" || how == "checkpoint" || how == "static" || how == "child" ? 2 : 1;
+    std::vector<std::unique_ptr<Process>> workers;
+    for (int r = 0; r < size; r++) {
+      workers.push_back(std::make_unique<Process>(
+          std::vector<std::string>{WARREN_LEAVER, cluster.address(), cluster.root_file(), std::to_string(r),
+                                   std::to_string(size), cluster.file("data"), how}));
+    }
+    for (const auto& worker : workers) {
+      EXPECT_EQ(worker->line(), "");
+      EXPECT_EQ(worker->wait(), fails ? 5 : 0);
+    }
+    // A finished job leaves nothing.
+    if (!fails) {
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(cluster.file("data"))) {
+        EXPECT_EQ(entry.path().parent_path(), cluster.file("data")) << entry.path();
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace warren
