@@ -510,12 +510,15 @@ TEST(Run, RecoversWhereNobodyReadsItsErrors) {
 }
 
 TEST(Run, WorkersFindTheKeeperOfTheirLogs) {
-  const char* script = "echo $WARREN_SEGMENT_KEEPER; grep -c ${WARREN_SEGMENT_KEEPER%%:*} /proc/net/unix";
-  const Ended e = warren({"run", "-n", "1", "--noprefix", "sh", "-c", script});
+  // The name of its socket and the key are in the file that the variable names; no variable holds the key.
+  const char* script =
+      "echo $WARREN_SEGMENT_KEEPER; said=$(cat $WARREN_SEGMENT_KEEPER); grep -c ${said%%:*} /proc/net/unix; "
+      "echo ${said##*:} | grep -cE '^[0-9a-f]{64}$'; env | grep -c ${said##*:}";
+  const Ended e = warren({"run", "-n", "1", "--noprefix", "sh", "-c", std::string(script) + "; true"});
   EXPECT_EQ(e.code, 0) << e.error;
-  EXPECT_THAT(e.output, testing::MatchesRegex("warren-keeper-[^:]+:[0-9a-f]+\n1\n"));
+  EXPECT_THAT(e.output, testing::MatchesRegex("/proc/[0-9]+/fd/[0-9]+\n1\n1\n0\n"));
   const Ended other = warren({"run", "-n", "1", "--noprefix", "sh", "-c", script}, {"WARREN_SEGMENT_KEEPER=mine"});
-  EXPECT_THAT(other.output, testing::MatchesRegex("warren-keeper-[^:]+:[0-9a-f]+\n1\n"));
+  EXPECT_THAT(other.output, testing::MatchesRegex("/proc/[0-9]+/fd/[0-9]+\n1\n1\n0\n"));
   EXPECT_NE(e.output, other.output);
 }
 

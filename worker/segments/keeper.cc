@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sodium.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "recovery/limits.h"
+#include "storage/files.h"
 #include "storage/start_thread.h"
 
 namespace warren::worker {
@@ -23,6 +25,7 @@ namespace {
 constexpr std::int64_t kStrangerTimeoutMs = 5000;
 constexpr int kAcceptPauseMs = 100;
 constexpr std::size_t kHexBytes = 2 * sizeof(handshake::LinkKey);
+constexpr std::size_t kMostDescriptionBytes = 256;
 
 std::int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -46,16 +49,24 @@ Result<std::unique_ptr<SegmentKeeper>> SegmentKeeper::start(std::uint32_t worker
   if (!listener.ok()) return listener.status();
   OwnedFd wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake.open()) return system_failure("cannot make a descriptor");
+  OwnedFd file(::memfd_create("warren-keeper", MFD_CLOEXEC));
+  if (!file.open()) return system_failure("cannot make a file in memory");
   std::unique_ptr<SegmentKeeper> keeper(
-      new SegmentKeeper(std::move(listener).value(), std::move(wake), workers, std::move(warn)));
+      new SegmentKeeper(std::move(listener).value(), std::move(wake), std::move(file), workers, std::move(warn)));
+  const std::string description = keeper->description();
+  if (::write(keeper->file_.get(), description.data(), description.size()) !=
+      static_cast<ssize_t>(description.size())) {
+    return system_failure("cannot write to a file in memory");
+  }
   const Status started = start_thread(keeper->thread_, [k = keeper.get()] { k->loop(); });
   if (!started.ok()) return started;
   return keeper;
 }
 
-SegmentKeeper::SegmentKeeper(SegmentListener listener, OwnedFd wake, std::uint32_t workers, Warn warn)
+SegmentKeeper::SegmentKeeper(SegmentListener listener, OwnedFd wake, OwnedFd file, std::uint32_t workers, Warn warn)
     : listener_(std::move(listener)),
       wake_(std::move(wake)),
+      file_(std::move(file)),
       most_(64 + std::size_t{4} * workers),
       most_clients_(limits::kMaxPendingHandshakes + workers),
       warn_(std::move(warn)) {
@@ -72,6 +83,10 @@ SegmentKeeper::~SegmentKeeper() {
 }
 
 std::string SegmentKeeper::environment() const {
+  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file_.get());
+}
+
+std::string SegmentKeeper::description() const {
   char hex[kHexBytes + 1];
   sodium_bin2hex(hex, sizeof hex, reinterpret_cast<const unsigned char*>(key_.data()), key_.size());
   return listener_.name + ":" + hex;
@@ -179,23 +194,33 @@ bool SegmentKeeper::was_called(std::uint64_t scope, Incarnation life, Epoch sinc
 Result<std::unique_ptr<KeeperLink>> KeeperLink::offer(const std::string& environment, const Offer& offer,
                                                       std::int64_t timeout_ms) {
   if (sodium_init() < 0) return Status(Code::kInternal, "libsodium does not start");
-  const std::size_t colon = environment.find(':');
+  const Status no_launchers(Code::kInvalidArgument,
+                            std::string(kKeeperVariable) + " is not what a launcher sets: leave it alone, or unset it");
+  if (!environment.starts_with("/proc/")) return no_launchers;
+  auto file = storage::read_file(environment, kMostDescriptionBytes);
+  if (file.status().code() == Code::kCorrupt) return no_launchers;
+  if (!file.ok()) return file.status().because_of_this("cannot reach the launcher's keeper of segments");
+  if (!file.value()) {
+    return Status(Code::kUnavailable, environment + " is gone, and with it the launcher's keeper of segments");
+  }
+  std::string& description = *file.value();
+  const std::size_t colon = description.find(':');
   handshake::LinkKey key;
   std::size_t bytes = 0;
-  if (colon == std::string::npos || environment.size() - colon - 1 != kHexBytes ||
-      sodium_hex2bin(reinterpret_cast<unsigned char*>(key.data()), key.size(), environment.data() + colon + 1,
+  if (colon == std::string::npos || description.size() - colon - 1 != kHexBytes ||
+      sodium_hex2bin(reinterpret_cast<unsigned char*>(key.data()), key.size(), description.data() + colon + 1,
                      kHexBytes, nullptr, &bytes, nullptr) != 0 ||
       bytes != key.size()) {
-    return Status(Code::kInvalidArgument,
-                  std::string(kKeeperVariable) + " is not what a launcher sets: leave it alone, or unset it");
+    return no_launchers;
   }
+  sodium_memzero(description.data() + colon, description.size() - colon);
   handshake::Hello hello;
   hello.job_hash = scope_of(offer.job, offer.host_id);
   hello.from = Rank(0);  // ranks are not known yet, and play no part
   hello.to = Rank(1);
   hello.from_incarnation = offer.self;
   hello.epoch = offer.called;
-  auto channel = SegmentChannel::connect(environment.substr(0, colon), key, hello);
+  auto channel = SegmentChannel::connect(description.substr(0, colon), key, hello);
   sodium_memzero(key.data(), key.size());
   if (!channel.ok()) return channel.status();
   std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(channel).value()));

@@ -1,9 +1,11 @@
 // Keeps the log segments of a host's workers open in a process that outlives them, the launcher: what a worker has
 // published is there for its next life even if all workers of the host die at once.
 //
-// The keeper listens on an abstract Unix socket. Workers find its name, and the key that opens it, in
-// WARREN_SEGMENT_KEEPER; the key is the keeper's own, made anew for each launch. A worker offers its segment before it
-// joins a job and gets those that other lives have left for the same job and host.
+// The keeper listens on an abstract Unix socket. Its name, and the key that opens it, are in a file in memory that the
+// keeper has open. WARREN_SEGMENT_KEEPER is the path of that file, /proc/PID/fd/N, which only processes of this user
+// can read: keys do not stand in environment variables (docs/decisions/0004-one-secret-scheme.md). The key is the
+// keeper's own, made anew for each launch. A worker offers its segment before it joins a job and gets those that other
+// lives have left for the same job and host.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +40,8 @@ class SegmentKeeper {
 
   // The value of kKeeperVariable for the workers.
   [[nodiscard]] std::string environment() const;
+  // What the file says that it names.
+  [[nodiscard]] std::string description() const;
 
  private:
   struct Segment {
@@ -52,7 +56,7 @@ class SegmentKeeper {
     std::int64_t deadline_ms = 0;  // of its handshake
   };
 
-  SegmentKeeper(SegmentListener listener, OwnedFd wake, std::uint32_t workers, Warn warn);
+  SegmentKeeper(SegmentListener listener, OwnedFd wake, OwnedFd file, std::uint32_t workers, Warn warn);
   void loop();
   void accept_all(std::int64_t now_ms, bool& accepting);
   void serve(Client& client);
@@ -62,6 +66,7 @@ class SegmentKeeper {
 
   const SegmentListener listener_;
   const OwnedFd wake_;
+  const OwnedFd file_;
   const std::size_t most_;
   const std::size_t most_clients_;
   const Warn warn_;
@@ -89,8 +94,8 @@ class KeeperLink {
   };
 
   // Offers the own segment and takes those of other lives, dead ones among them. Blocks, for at most `timeout_ms`.
-  // kInvalidArgument: not a value that a launcher has set. kUnavailable, kTimeout, kRefused: there is no keeper any
-  // more, it does not answer, or does not know the key.
+  // `environment`: as environment(). kInvalidArgument: not a value that a launcher has set. kUnavailable, kTimeout,
+  // kRefused: there is no keeper any more, it does not answer, or does not know the key.
   static Result<std::unique_ptr<KeeperLink>> offer(const std::string& environment, const Offer& offer,
                                                    std::int64_t timeout_ms);
 

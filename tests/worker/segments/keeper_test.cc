@@ -170,6 +170,18 @@ TEST_F(SegmentKeeperTest, TheSameLifeTwiceIsOne) {
   EXPECT_THAT(given(2), UnorderedElementsAre(1u));
 }
 
+// A keeper's file with another text.
+class KeeperFile {
+ public:
+  explicit KeeperFile(const std::string& text) : file_(::memfd_create("warren-test", MFD_CLOEXEC)) {
+    EXPECT_EQ(::write(file_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  [[nodiscard]] std::string environment() const { return "/proc/self/fd/" + std::to_string(file_.get()); }
+
+ private:
+  const OwnedFd file_;
+};
+
 TEST_F(SegmentKeeperTest, AValueThatIsNoKeepersIsSaid) {
   start();
   const LogLife life(1);
@@ -178,35 +190,41 @@ TEST_F(SegmentKeeperTest, AValueThatIsNoKeepersIsSaid) {
     EXPECT_FALSE(link.ok());
     return link.ok() ? Status() : link.status();
   };
-  const std::string good = keeper_->environment();
+  const auto with_text = [&](const std::string& text) { return with(KeeperFile(text).environment()); };
+  const std::string good = keeper_->description();
   const std::size_t colon = good.find(':');
-  for (const std::string& bad : {std::string(), std::string("x"), good.substr(0, colon), good + "0",
+  for (const std::string& bad : {std::string(), std::string("x"), good.substr(0, colon), good + "0", good + good + good,
                                  good.substr(0, good.size() - 2), good.substr(0, good.size() - 1) + "g"}) {
-    const Status s = with(bad);
+    const Status s = with_text(bad);
     EXPECT_EQ(s.code(), Code::kInvalidArgument) << bad;
     EXPECT_THAT(s.describe(), HasSubstr("WARREN_SEGMENT_KEEPER"));
   }
-  EXPECT_EQ(with(good.substr(colon)).code(), Code::kUnavailable);
-  EXPECT_EQ(with("nobody" + good.substr(colon)).code(), Code::kUnavailable);
-  const Status wrong = with(good.substr(0, colon + 1) + std::string(64, 'a'));
+  EXPECT_EQ(with(good).code(), Code::kInvalidArgument) << "what the file says, and not its path";
+  EXPECT_EQ(with("").code(), Code::kInvalidArgument);
+  EXPECT_EQ(with_text(good.substr(colon)).code(), Code::kUnavailable);
+  EXPECT_EQ(with_text("nobody" + good.substr(colon)).code(), Code::kUnavailable);
+  const Status wrong = with_text(good.substr(0, colon + 1) + std::string(64, 'a'));
   EXPECT_EQ(wrong.code(), Code::kRefused) << wrong.describe();
+  const std::string environment = keeper_->environment();
+  EXPECT_EQ(environment.find(good.substr(colon + 1)), std::string::npos) << "the key stands in the environment";
   keeper_.reset();
-  EXPECT_EQ(with(good).code(), Code::kUnavailable);
+  EXPECT_EQ(with(environment).code(), Code::kUnavailable);
+  EXPECT_EQ(with_text(good).code(), Code::kUnavailable);
 }
 
 TEST_F(SegmentKeeperTest, AKeeperThatDoesNotAnswerIsATimeout) {
   auto silent = listen_for_segments("warren-test-");
   ASSERT_TRUE(silent.ok());
   const LogLife life(1);
-  const auto link = KeeperLink::offer(silent.value().name + ":" + std::string(64, 'a'),
-                                      {"job", "host", "w", life.self, life.memory}, 50);
+  const KeeperFile file(silent.value().name + ":" + std::string(64, 'a'));
+  const auto link = KeeperLink::offer(file.environment(), {"job", "host", "w", life.self, life.memory}, 50);
   ASSERT_FALSE(link.ok());
   EXPECT_EQ(link.status().code(), Code::kTimeout);
 }
 
-// Connects a socket to the keeper that `environment` names.
-void connect_to(const std::string& environment, int fd) {
-  const std::string name = environment.substr(0, environment.find(':'));
+// Connects a socket to the keeper of this description.
+void connect_to(const std::string& description, int fd) {
+  const std::string name = description.substr(0, description.find(':'));
   sockaddr_un a{};
   a.sun_family = AF_UNIX;
   std::memcpy(a.sun_path + 1, name.data(), name.size());
@@ -223,7 +241,7 @@ TEST_F(SegmentKeeperTest, WhereDescriptorsRunOutItIsSaidOnce) {
   rlimit none = before;
   none.rlim_cur = static_cast<rlim_t>(OwnedFd(::dup(0)).get());  // the lowest that is free
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  connect_to(keeper_->environment(), stranger.get());
+  connect_to(keeper_->description(), stranger.get());
   auto text = said.get_future();
   const bool heard = text.wait_for(std::chrono::minutes(1)) == std::future_status::ready;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -239,7 +257,7 @@ TEST_F(SegmentKeeperTest, StrangersHoldNobodyUpAndGetNothing) {
   std::vector<OwnedFd> strangers;
   for (int i = 0; i < 50; ++i) {
     strangers.emplace_back(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    connect_to(keeper_->environment(), strangers.back().get());
+    connect_to(keeper_->description(), strangers.back().get());
     const std::string rubbish(static_cast<std::size_t>(i * 5), 'x');
     ASSERT_TRUE(i <= 10 || ::send(strangers.back().get(), rubbish.data(), rubbish.size(), MSG_NOSIGNAL) > 0);
   }
