@@ -35,13 +35,13 @@ class MemoryJournal final : public storage::Journal {
   std::map<std::string, std::string> records_;
 };
 
-Result<std::unique_ptr<storage::Journal>> open_journal(const std::string& folder) {
+Result<std::unique_ptr<storage::Journal>> open_journal(const std::string& folder, worker::OtherLines& lines) {
   if (folder.empty()) return std::unique_ptr<storage::Journal>(std::make_unique<MemoryJournal>());
-  std::error_code why;
-  std::filesystem::create_directories(folder, why);
-  if (why) return Status(Code::kUnavailable, "cannot make the folder " + folder + ": " + why.message());
   auto journal = storage::RocksJournal::open(folder);
   if (!journal.ok()) return journal.status();
+  if (const std::string& text = journal.value()->made_private(); !text.empty()) {
+    lines.add(worker::utc_now() + " warren: " + text);
+  }
   return std::unique_ptr<storage::Journal>(std::move(journal).value());
 }
 
@@ -53,7 +53,7 @@ Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::strin
   std::unique_ptr<EmbeddedTracker> out(new EmbeddedTracker);
   out->job_ = job;
   out->journal_folder_ = journal_folder;
-  auto journal = open_journal(journal_folder);
+  auto journal = open_journal(journal_folder, lines);
   if (!journal.ok()) return journal.status().because_of_this("cannot start a tracker");
   if (authenticate) {
     if (Status s = out->prepare_secrets(); !s.ok()) return s.because_of_this("cannot start a tracker");

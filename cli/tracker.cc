@@ -112,12 +112,14 @@ int tracker_service(const std::vector<std::string>&) {
   }
   auto journal = storage::RocksJournal::open(FLAGS_data_dir);
   if (!journal.ok()) return failure(journal.status().describe());
+  const std::string made_private = journal.value()->made_private();
   options.value().journal = std::move(journal).value();
 
   FLAGS_logtostderr = true;
   google::InitGoogleLogging("warren-tracker");
   const tracker::EventSink sink = FLAGS_log_json ? tracker::json_line_sink(stderr) : tracker::glog_sink();
   options.value().sink = sink;
+  if (!made_private.empty()) say(sink, "permissions_corrected", made_private);
   auto tracker = tracker::Tracker::start(std::move(options).value());
   if (!tracker.ok()) return failure(tracker.status().describe());
 

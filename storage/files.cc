@@ -1,6 +1,7 @@
 #include "storage/files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,12 +18,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr mode_t kPrivateDirectory = S_IRWXU, kPrivateFile = S_IRUSR | S_IWUSR;
 constexpr std::size_t kMostNameBytes = 200;   // of 255 that file systems take
 constexpr std::size_t kMostFormatBytes = 64;  // of the name of an unknown format, in a message
 
 Status failed(const std::string& what, int error) {
   return {error == ENOSPC || error == EDQUOT ? Code::kExhausted : Code::kUnavailable,
           what + ": " + std::strerror(error)};
+}
+
+// What was changed; 0: nothing. `type`: S_IFREG or S_IFDIR, others stay as they are.
+mode_t take_from_others(const std::string& path, mode_t type, mode_t mode) {
+  const int follow = type == S_IFDIR ? O_DIRECTORY : O_NOFOLLOW;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | follow);
+  if (fd < 0) return 0;
+  struct stat file {};
+  const bool open_to_others = ::fstat(fd, &file) == 0 && file.st_uid == ::geteuid() &&
+                              (file.st_mode & S_IFMT) == type && (file.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+  const bool changed = open_to_others && ::fchmod(fd, mode) == 0;
+  ::close(fd);
+  return changed ? file.st_mode & ALLPERMS : 0;
 }
 
 }  // namespace
@@ -42,9 +57,25 @@ Status make_directory(const std::string& directory) {
   if (!above.empty() && above != fs::path(directory)) {
     if (Status s = make_directory(above); !s.ok()) return s;
   }
-  fs::create_directory(directory, error);
-  if (error) return failed("cannot make the directory " + directory, error.value());
+  if (::mkdir(directory.c_str(), kPrivateDirectory) == 0) {
+    // The umask may have taken from the owner.
+    (void)::chmod(directory.c_str(), kPrivateDirectory);
+  } else if (errno != EEXIST || !fs::is_directory(directory, error)) {
+    return failed("cannot make the directory " + directory, errno);
+  }
   return sync_directory(above.empty() ? "." : above.string());
+}
+
+std::string make_private(const std::string& directory) {
+  const mode_t before = take_from_others(directory, S_IFDIR, kPrivateDirectory);
+  std::size_t files = 0;
+  const auto names = names_in(directory);
+  for (const std::string& name : names.ok() ? names.value() : std::vector<std::string>()) {
+    if (take_from_others(directory + "/" + name, S_IFREG, kPrivateFile) != 0) files++;
+  }
+  if (before == 0 && files == 0) return "";
+  return "permissions corrected: other users could read " + std::string(before != 0 ? "the directory " : "files in ") +
+         directory + ", which belongs to its owner alone now, with " + std::to_string(files) + " files in it";
 }
 
 Status write_file(const std::string& path, std::string_view bytes, std::string_view writer) {

@@ -11,8 +11,12 @@
 
 namespace warren::storage {
 
-// Makes `directory` and what is missing above it, and makes the names durable. kUnavailable: it cannot.
+// Makes `directory` and what is missing above it, of mode 0700 whatever the umask, and makes the names durable.
+// kUnavailable: it cannot.
 [[nodiscard]] Status make_directory(const std::string& directory);
+// Takes a directory that is there, and the files that lie in it, from other users than their owner (0700, 0600), as far
+// as they belong to this user. Returns what it has changed, for people; empty: nothing.
+[[nodiscard]] std::string make_private(const std::string& directory);
 // The names in it are durable when this returns success. kUnavailable: it cannot.
 [[nodiscard]] Status sync_directory(const std::string& directory);
 // Replaces the file as a whole, by a temporary one beside it. kExhausted: no space left. kUnavailable: it cannot for

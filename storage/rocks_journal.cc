@@ -94,7 +94,7 @@ class DirectoryLock {
 
 class RocksJournal::Impl {
  public:
-  std::string directory;
+  std::string directory, made_private;
   std::unique_ptr<DirectoryLock> lock;  // released after db
   std::unique_ptr<rocksdb::DB> db;      // none: to be opened
 
@@ -158,8 +158,14 @@ Result<std::unique_ptr<RocksJournal>> RocksJournal::open(const std::string& dire
   auto lock = DirectoryLock::take(directory);
   if (!lock.ok()) return lock.status();
   impl->lock = std::move(lock).value();
+  // Before RocksDB has locked one of them: who closes a file lets go of this process's lock.
+  impl->made_private = make_private(directory);
   if (Status s = impl->need_open(); !s.ok()) return s;
   return std::unique_ptr<RocksJournal>(new RocksJournal(std::move(impl)));
+}
+
+const std::string& RocksJournal::made_private() const {
+  return impl_->made_private;
 }
 
 Result<std::map<std::string, std::string>> RocksJournal::load() {

@@ -3,6 +3,8 @@
 // A directory of its own, made when it is missing:
 //   LOCK-warren            locked (flock) while a tracker has it open; holds that process's id, for people
 //   CURRENT, *.log, *.sst  RocksDB's
+// The directory has mode 0700 whatever the umask, so that no other user reaches the files, which RocksDB makes as the
+// umask says: a lock on one of them would keep trackers out. open() corrects a directory and files that have others.
 // Keys: "format" → "warren-journal-4", and "job/" + name → record. Every write goes through the write-ahead log with a
 // sync.
 //
@@ -17,6 +19,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "storage/journal.h"
 
@@ -29,6 +32,8 @@ class RocksJournal final : public Journal {
   static Result<std::unique_ptr<RocksJournal>> open(const std::string& directory);
 
   ~RocksJournal() override;
+  // What open() has changed of permissions, for people: nobody but the owner may read a journal. Empty: nothing.
+  [[nodiscard]] const std::string& made_private() const;
   Result<std::map<std::string, std::string>> load() override;
   Result<std::optional<std::string>> get(std::string_view job) override;
   Status put(std::string_view job, std::string_view bytes) override;

@@ -221,6 +221,7 @@ std::vector<std::string> RocksResultStore::Impl::set_others_aside() {
     if (note.status().code() == Code::kUnavailable) continue;  // it may be of this run, and be read later
     const auto over = LifeLock::take(found.directory);
     if (!over) continue;
+    (void)make_private(found.directory);  // its place below the job's directory was protected by that
     const std::string target = job_directory + kOtherMark + life_name(found.life);
     std::error_code error;
     fs::rename(found.directory, target, error);
@@ -702,6 +703,12 @@ Result<std::unique_ptr<RocksResultStore>> RocksResultStore::open(Place place, Op
     return Status(Code::kUnavailable, "cannot write to the data directory " + p.data_dir + ": " + std::strerror(errno));
   }
   sweep_finished(p.data_dir, impl->job_file);
+  // The job's directory protects all that is in it. The data directory itself may be one for many users.
+  if (const std::string text = make_private(impl->job_directory); !text.empty()) impl->warnings->add(text);
+  for (const fs::path& entry : entries_of(p.data_dir)) {
+    if (!entry.filename().string().starts_with(impl->job_file + kOtherMark)) continue;
+    if (const std::string text = make_private(entry); !text.empty()) impl->warnings->add(text);
+  }
   for (const FoundLife& found : lives_in(impl->job_directory, impl->worker_file)) {
     const std::string format = read_life(found.directory).format;
     if (!format.empty() && format != kResultFormat) {

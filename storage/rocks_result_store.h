@@ -12,7 +12,8 @@
 //   DATA_DIR/<job>%finished-life-<16 hex digits>/   a finished job's, under removal
 //   DATA_DIR/<job>%other-life-<16 hex digits>/      of another run of the job, put aside; people remove it
 //
-// A place is made by the first note() or put().
+// A place is made by the first note() or put(). Directories are made with mode 0700 whatever the umask, so that what lies
+// in them is the owner's alone. open() corrects the job's directory; the data directory stays as it is.
 //
 // Column families: each bin (storage/result_format.h) has two, "<bin>-index" with the entries and "<bin>-data" with the
 // payloads that do not lie in them. Dropping a bin drops both, whatever it holds; but the data of states stay as long

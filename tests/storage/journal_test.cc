@@ -14,11 +14,13 @@
 #include "storage/fake_journal.h"
 #include "storage/rocks_journal.h"
 #include "tests/storage/file_size_limit.h"
+#include "tests/storage/permissions.h"
 
 namespace warren::storage {
 namespace {
 
 using testing::HasSubstr;
+using testing::IsEmpty;
 namespace fs = std::filesystem;
 using Records = std::map<std::string, std::string>;
 
@@ -73,6 +75,28 @@ TEST_F(JournalTest, JobNamesDoNotMeetTheJournalsOwnKeys) {
   ASSERT_TRUE(journal->put("job/format", "y").ok());
   journal.reset();
   EXPECT_EQ(open()->load().value(), (Records{{"format", "x"}, {"job/format", "y"}}));
+}
+
+TEST_F(JournalTest, IsItsOwnersAloneWhateverTheUmask) {
+  for (const mode_t mask : {0, 022, 0277}) {
+    const Umask umask(mask);
+    dir_ = base_ / std::to_string(mask) / "journal";
+    auto journal = open();
+    ASSERT_TRUE(journal->put("a", "1").ok());
+    EXPECT_THAT(open_to_others(dir_.parent_path()), IsEmpty());
+    EXPECT_EQ(journal->made_private(), "");
+  }
+}
+
+TEST_F(JournalTest, ThatOthersCouldReadIsCorrected) {
+  open().reset();
+  fs::permissions(dir_, fs::perms(0755));
+  for (const auto& entry : fs::directory_iterator(dir_)) fs::permissions(entry, fs::perms(0644));
+  auto journal = open();
+  EXPECT_THAT(journal->made_private(), HasSubstr("permissions corrected: other users could read the directory"));
+  EXPECT_THAT(journal->made_private(), HasSubstr(dir_.string()));
+  EXPECT_THAT(journal->made_private(), HasSubstr(" files in it"));
+  EXPECT_THAT(open_to_others(dir_), IsEmpty());
 }
 
 TEST_F(JournalTest, ASecondOpenerIsToldWhoHasIt) {

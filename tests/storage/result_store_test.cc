@@ -17,6 +17,7 @@
 #include "storage/rocks_result_store.h"
 #include "storage/write_behind.h"
 #include "tests/storage/file_size_limit.h"
+#include "tests/storage/permissions.h"
 #include "tests/storage/result_batch.h"
 
 namespace warren::storage {
@@ -1255,6 +1256,41 @@ TEST_F(RocksResultStoreTest, WhatIsThereIsReadWhileTheDiskTakesNothing) {
   EXPECT_TRUE(holds(*reader, round_key(1), 0, 1000));
   EXPECT_TRUE(holds(*reader, round_key(2), 0, 10));
   EXPECT_THAT(store->take_warnings(), IsEmpty());
+}
+
+TEST_F(RocksResultStoreTest, WhatIsOnDiskIsItsOwnersAloneWhateverTheUmask) {
+  for (const mode_t mask : {0, 022, 0277}) {
+    const Umask umask(mask);
+    auto store = host_.open_rocks(Incarnation(100 + mask));
+    ASSERT_TRUE(store->note({7, "text"}).ok());
+    put(*store, one(batch_, round_key(0), 1 << 20));
+    EXPECT_THAT(open_to_others(host_.data_dir()), IsEmpty());
+    EXPECT_THAT(open_to_others(place(Incarnation(100 + mask))), IsEmpty());
+    EXPECT_THAT(store->take_warnings(), IsEmpty());
+  }
+}
+
+TEST_F(RocksResultStoreTest, WhatOthersCouldReadIsCorrected) {
+  for (const Incarnation life : {kA, kB}) {
+    auto store = host_.open_rocks(life);
+    ASSERT_TRUE(store->note({life == kA ? 7u : 8u, "text"}).ok());
+    put(*store, one(batch_, round_key(0), 1000));
+  }
+  // As they were made before.
+  for (const fs::path& path :
+       {host_.data_dir(), place(kA).parent_path().parent_path(), place(kA).parent_path(), place(kA), place(kB)}) {
+    fs::permissions(path, fs::perms(0755));
+  }
+  auto store = host_.open_rocks(kC);
+  EXPECT_THAT(store->take_warnings(), ElementsAre(HasSubstr("permissions corrected: other users could read the")));
+  store->belong(8);
+  const auto aside = store->set_others_aside();
+  ASSERT_THAT(aside, SizeIs(1));
+  // The data directory itself may be many users'.
+  EXPECT_THAT(open_to_others(host_.data_dir()), ElementsAre(host_.data_dir().string()));
+  fs::permissions(aside[0], fs::perms(0755));
+  EXPECT_THAT(host_.open_rocks(Incarnation(0xd))->take_warnings(), ElementsAre(HasSubstr(aside[0])));
+  EXPECT_THAT(open_to_others(aside[0]), IsEmpty());
 }
 
 TEST_F(RocksResultStoreTest, ADirectoryThatCannotBeMadeIsAnError) {
