@@ -144,8 +144,8 @@ const Command kForgetCommand = {
         "For a job that cannot go on, or is not to: the tracker removes what its journal holds of it, and the next "
         "worker that joins under this name begins a new job. It needs the job's secret or the tracker's. A job whose "
         "workers live is refused, unless --force is given: then they are told, and their calls fail. What workers have "
-        "on their disks (data_dir, a mirror of checkpoints) is left alone: a job that is started anew with that goes "
-        "on from it.",
+        "on their disks (data_dir, a mirror of checkpoints) stays there, and is not used by the new job: it puts aside "
+        "what it finds in a data_dir, and says where.",
     .flags = {"job", "tracker", "secret_file", "insecure_no_auth", "force"},
     .run = forget,
 };

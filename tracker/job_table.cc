@@ -1,6 +1,9 @@
 #include "tracker/job_table.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
 #include <type_traits>
 #include <variant>
 
@@ -23,6 +26,17 @@ std::size_t route_limit(std::uint32_t world_size) {
 // What may wait for the journal: several answers to each of them.
 std::size_t pending_limit(std::uint32_t world_size) {
   return std::size_t{16} * world_size + 1024;
+}
+
+// In the journal; no job has a name with such a character.
+constexpr std::string_view kForgottenRuns =
+    "\x01"
+    "forgotten-runs";
+
+// 0: no plan of it was made, or the record cannot be read.
+std::uint64_t run_of(const std::string& record) {
+  wire::JobRecord parsed;
+  return parsed.ParseFromString(record) ? parsed.plan().run() : 0;
 }
 
 std::string forgotten_text(const std::string& job) {
@@ -68,7 +82,16 @@ Result<TrackerMachine> JobTable::make_machine(const std::string& job, std::strin
 Status JobTable::restore(TimeMs now) {
   auto records = options_.journal->load();
   if (!records.ok()) return records.status();
+  if (const auto runs = records.value().find(std::string(kForgottenRuns)); runs != records.value().end()) {
+    take_forgotten_runs(runs->second);
+    records.value().erase(runs);
+  }
   for (const auto& [name, bytes] : records.value()) {
+    if (was_forgotten(name, run_of(bytes))) {
+      // A tracker that died while it forgot it.
+      if (const Status s = options_.journal->erase(name); !s.ok()) return s;
+      continue;
+    }
     auto machine = make_machine(name, bytes, now);
     if (!machine.ok()) {
       log(name, Severity::kError, "job_unreadable",
@@ -134,7 +157,7 @@ void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, 
     }
     return;
   }
-  const wire::Envelope& envelope = decoded.value();
+  wire::Envelope& envelope = decoded.value();
   if (!has_the_secret(from, envelope.job())) {
     ++counts_.wrong_secrets;
     if (const auto swallowed = wrong_secret_log_.take(now)) {
@@ -152,6 +175,10 @@ void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, 
     // Otherwise its like would make up the job again, from what they know.
     return refuse(from, envelope.job(), envelope.sender(), Status(Code::kClosed, forgotten_text(envelope.job())));
   }
+  if (envelope.has_known() && was_forgotten(envelope.job(), envelope.known().plan().run())) {
+    return refuse(from, envelope.job(), envelope.sender(), Status(Code::kClosed, forgotten_text(envelope.job())));
+  }
+  leave_out_forgotten(envelope);
   Job* job = find_or_create(from, envelope, now);
   if (job == nullptr) return;
   // The largest that was asked for: who came first may have left, and its settings with it.
@@ -204,7 +231,9 @@ void JobTable::on_forget(const Sender& from, const wire::Envelope& envelope, Tim
     if (const Status may = job->machine.may_forget(now); !may.ok()) return no(may);
   }
   // First of all: what is told must stay true if this tracker dies.
-  if (const Status s = options_.journal->erase(name); !s.ok()) {
+  Status s = note_forgotten_run(name, run_of(record.value().value_or("")));
+  if (s.ok()) s = options_.journal->erase(name);
+  if (!s.ok()) {
     ++counts_.persist_failures;
     return no(s.because_of_this(Code::kUnavailable, "the record of job " + name + " cannot be removed"));
   }
@@ -219,7 +248,7 @@ void JobTable::on_forget(const Sender& from, const wire::Envelope& envelope, Tim
     job->machine.forget(forgotten_text(name), effects_);
     // What waits for the journal was not announced, and is not.
     for (const TrackerEffect& effect : effects_) {
-      if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) send(*job, *s);
+      if (const auto* answer = std::get_if<tracker_effect::Send>(&effect)) send(*job, *answer);
     }
     remove(*job);
   }
@@ -239,6 +268,50 @@ void JobTable::remember_lives(const Job& job, TimeMs now) {
     forgotten_lives_.erase(forgotten_order_.front());
     forgotten_order_.pop_front();
   }
+}
+
+bool JobTable::was_forgotten(const std::string& job, std::uint64_t run) const {
+  return run != 0 && std::ranges::find(forgotten_runs_, std::pair(job, run)) != forgotten_runs_.end();
+}
+
+// A line each: the run in 16 hex digits, a space, the job.
+void JobTable::take_forgotten_runs(const std::string& text) {
+  constexpr std::size_t kJobAt = 17;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line) && forgotten_runs_.size() < kMostForgottenRuns;) {
+    if (line.size() <= kJobAt) continue;
+    forgotten_runs_.emplace_back(line.substr(kJobAt), std::strtoull(line.c_str(), nullptr, 16));
+  }
+}
+
+Status JobTable::note_forgotten_run(const std::string& job, std::uint64_t run) {
+  if (run == 0 || was_forgotten(job, run)) return {};
+  auto runs = forgotten_runs_;
+  runs.emplace_back(job, run);
+  if (runs.size() > kMostForgottenRuns) runs.pop_front();
+  std::string text;
+  for (const auto& [name, its_run] : runs) {
+    char hex[18];
+    std::snprintf(hex, sizeof hex, "%016llx ", static_cast<unsigned long long>(its_run));
+    text += hex + name + "\n";
+  }
+  if (Status s = options_.journal->put(kForgottenRuns, text); !s.ok()) return s;
+  forgotten_runs_ = std::move(runs);
+  return {};
+}
+
+void JobTable::leave_out_forgotten(wire::Envelope& envelope) {
+  if (!envelope.has_join()) return;
+  wire::Join& join = *envelope.mutable_join();
+  const std::string& job = envelope.job();
+  if (was_forgotten(job, join.followed().run())) join.clear_followed();
+  if (was_forgotten(job, join.logged().run())) join.clear_logged();
+  if (!was_forgotten(job, join.held().run())) return;
+  join.clear_held();
+  log(job, Severity::kWarning, "forgotten_run_left_out",
+      "worker " + join.worker_id() + " on host " + join.host_id() + " has on disk what a run of job " + job +
+          " has left that was forgotten by `warren forget`: it is not used, and the worker puts it aside",
+      {{"worker", join.worker_id()}});
 }
 
 bool JobTable::has_the_secret(const Sender& from, const std::string& job) {

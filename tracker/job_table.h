@@ -7,7 +7,9 @@
 // the write is tried again (kPersistTries times, 43 s in all). Then the job's workers are refused and the job is
 // forgotten; the next Join takes it up from what the journal has.
 //
-// A person may have a job forgotten (`warren forget`): its record is removed, and then who is there is refused.
+// A person may have a job forgotten (`warren forget`): its record is removed, and then who is there is refused. The run
+// that was forgotten is noted in the journal under a name that no job has, the newest kMostForgottenRuns of all jobs:
+// what its workers have left on disks is not used by a new job of the name.
 #pragma once
 
 #include <array>
@@ -60,6 +62,7 @@ class JobTable {
   static constexpr std::int64_t kLonelyMs = 60LL * 60 * 1000;          // a job in which nobody is alive
   static constexpr std::int64_t kSweepIntervalMs = std::int64_t{60} * 1000;
   static constexpr int kPersistTries = 12;
+  static constexpr std::size_t kMostForgottenRuns = 1024;
 
   struct Options {
     Incarnation self;
@@ -102,6 +105,11 @@ class JobTable {
   [[nodiscard]] bool has_the_secret(const Sender& from, const std::string& job);
   void on_forget(const Sender& from, const wire::Envelope& envelope, TimeMs now);
   void remember_lives(const Job& job, TimeMs now);
+  [[nodiscard]] bool was_forgotten(const std::string& job, std::uint64_t run) const;
+  void take_forgotten_runs(const std::string& text);
+  [[nodiscard]] Status note_forgotten_run(const std::string& job, std::uint64_t run);
+  // Takes out of a join what a forgotten run has left.
+  void leave_out_forgotten(wire::Envelope& envelope);
 
   void carry_out(Job& job, std::vector<TrackerEffect>& effects, TimeMs now);
   // Carries out job.pending from its front; stops at a Persist that fails.
@@ -123,12 +131,13 @@ class JobTable {
   Options options_;
   Jobs jobs_;
   std::uint64_t last_serial_ = 0;
-  std::map<std::string, Status, std::less<>> unreadable_;            // jobs whose records cannot be read
-  std::set<std::pair<TimeMs, std::string_view>> deadlines_;          // names live in jobs_
-  std::map<std::string, std::string, std::less<>> worker_keys_;      // derived ones, by job; bounded
-  std::set<std::pair<std::string, Incarnation>> forgotten_lives_;    // of jobs, forgotten while they spoke; bounded
-  std::deque<std::pair<std::string, Incarnation>> forgotten_order_;  // the oldest first
-  std::vector<TrackerEffect> effects_;                               // of the call under way
+  std::map<std::string, Status, std::less<>> unreadable_;             // jobs whose records cannot be read
+  std::set<std::pair<TimeMs, std::string_view>> deadlines_;           // names live in jobs_
+  std::map<std::string, std::string, std::less<>> worker_keys_;       // derived ones, by job; bounded
+  std::set<std::pair<std::string, Incarnation>> forgotten_lives_;     // of jobs, forgotten while they spoke; bounded
+  std::deque<std::pair<std::string, Incarnation>> forgotten_order_;   // the oldest first
+  std::deque<std::pair<std::string, std::uint64_t>> forgotten_runs_;  // by job, the oldest first
+  std::vector<TrackerEffect> effects_;                                // of the call under way
   LogLimit bad_message_log_{10, 10'000}, wrong_secret_log_{10, 10'000};
   LogLimit failed_handshake_log_{3, 60'000};  // anybody may cause them, and a worker tries again each second
   TableCounts counts_;

@@ -336,7 +336,7 @@ TEST_F(JobTableTest, AJobThatLivesIsForgottenByForceAlone) {
   EXPECT_EQ(count(Envelope::kForgotten), 1u);
   EXPECT_EQ(sent_.back().connection, "person");
   EXPECT_EQ(job("train"), nullptr);
-  EXPECT_TRUE(disk_->durable.empty());
+  EXPECT_FALSE(disk_->durable.contains("train"));
   EXPECT_EQ(logged("train job_forgotten"), 1u);
   // Who has missed it does not bring the job back, and the name is free.
   sent_.clear();
@@ -378,7 +378,44 @@ TEST_F(JobTableTest, NothingIsForgottenThatTheJournalStillHolds) {
   say("person", forget);
   EXPECT_EQ(count(Envelope::kForgotten), 1u);
   EXPECT_EQ(job("train"), nullptr);
-  EXPECT_TRUE(disk_->durable.empty());
+  EXPECT_FALSE(disk_->durable.contains("train"));
+}
+
+// It would go on from the old weights, and say that it has finished.
+TEST_F(JobTableTest, WhatAForgottenRunHasLeftOnDisksIsNotUsedByANewJob) {
+  const auto joins = [&](std::uint64_t life, std::uint64_t run) {
+    Envelope join = join_envelope("train", life, "0", 1);
+    join.mutable_join()->mutable_settings()->set_replicas(2);
+    join.mutable_join()->mutable_settings()->set_round_timeout_ms(1000);
+    join.mutable_join()->set_fetch_port(1);
+    if (run != 0) {
+      wire::Held& held = *join.mutable_join()->mutable_held();
+      held.set_run(run);
+      held.mutable_known()->set_epoch(7);
+      held.mutable_known()->set_plan_epoch(7);
+    }
+    say("a" + std::to_string(life), join);
+    for (const Sent& sent : sent_) {
+      if (sent.envelope.has_plan()) return sent.envelope.plan().run();
+    }
+    return std::uint64_t{0};
+  };
+  const std::uint64_t forgotten = joins(1, 0);
+  ASSERT_NE(forgotten, 0u);
+  Envelope forget = envelope_of("train", 50);
+  forget.mutable_forget()->set_force(true);
+  say("person", forget);
+  ASSERT_EQ(count(Envelope::kForgotten), 1u);
+  for (const bool restarted : {false, true}) {
+    if (restarted) {
+      ASSERT_TRUE(restart().ok());
+    }
+    sent_.clear();
+    const std::uint64_t life = restarted ? 12 : 11;
+    (void)joins(life, forgotten);
+    // It joins twice where a new tracker asks for its promise first.
+    EXPECT_GE(logged("train forgotten_run_left_out"), restarted ? 2u : 1u);
+  }
 }
 
 TEST_F(JobTableTest, WhatIsNotInMemoryIsForgottenTooAndWhatIsUnknownIsSaid) {
