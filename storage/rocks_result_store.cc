@@ -111,6 +111,7 @@ class RocksResultStore::Impl {
   Status drop(const Horizon& horizon);
   Status need_open();
   Status make_place();
+  [[nodiscard]] Status gone(const std::string& what) const;
   std::vector<Note> notes() const;
   std::vector<std::string> set_others_aside();
   Status leave_out(const Stale& stale);
@@ -148,9 +149,6 @@ class RocksResultStore::Impl {
   void keep_reserve();
   Status need_bins(const std::map<Bin, std::vector<Keyed>>& wanted);
   Status failed(const rocksdb::Status& status, const std::string& what);
-  [[nodiscard]] Status gone(const std::string& what) const {
-    return {Code::kClosed, what + " " + directory + ": it is gone, so the job is finished"};
-  }
   // What this worker's other lives take.
   [[nodiscard]] std::uint64_t size_of_earlier() const {
     std::uint64_t bytes = 0;
@@ -280,6 +278,20 @@ Result<std::shared_ptr<RocksSource>> RocksResultStore::Impl::open_other(const Fo
   auto source = std::make_shared<RocksSource>(found.life, found.directory, true, warnings);
   source->set_bins(std::move(opened.bins));
   return source;
+}
+
+// Another worker of the job that is faster to finish renames the directory of the job. What lies in this life's place
+// stays until this life lets go of its lock.
+Status RocksResultStore::Impl::gone(const std::string& what) const {
+  for (const fs::path& entry : entries_of(place.data_dir)) {
+    if (!entry.filename().string().starts_with(job_file + kFinishedMark)) continue;
+    if (there(entry / worker_file / life_name(place.life))) {
+      return {Code::kClosed, what + " " + directory + ": the job is finished"};
+    }
+  }
+  return {Code::kUnavailable, what + " " + directory +
+                                  ": somebody has removed or renamed it while the job runs. Put it back, or end this "
+                                  "worker: its next life begins with an empty log on disk"};
 }
 
 Status RocksResultStore::Impl::make_place() {
@@ -787,7 +799,7 @@ void RocksResultStore::refresh(std::span<const Incarnation> living) {
 
 Status RocksResultStore::note(const Note& note) {
   Impl& i = *impl_;
-  if (i.lock && !there(i.directory)) return {Code::kClosed, i.directory + " is gone, so the job is finished"};
+  if (i.lock && !there(i.directory)) return i.gone("cannot write to");
   if (Status s = i.make_place(); !s.ok()) return s.because_of_this("cannot make a place for results");
   const std::string path = i.directory + "/" + kNoteName;
   Status s = write_note(path, note);

@@ -434,6 +434,7 @@ void WriteBehind::note(const Status& status, Clock::time_point now) {
     before = std::exchange(health_, status);
   }
   if (before.code() == status.code()) return;
+  if (status.code() == Code::kClosed) return;  // the job is finished: nothing has to be written any more
   if (status.ok()) {
     events_({Severity::kInfo, "results_written", "the disk takes results again", {}});
   } else {

@@ -1048,6 +1048,19 @@ TEST_F(RocksResultStoreTest, AFinishedJobIsSweptByTheLastOfItsWorkers) {
   EXPECT_TRUE(holds(*host_.open_rocks(Incarnation(0xd))->reader(), round_key(7), 0, 10));
 }
 
+// What is written then would be lost without a word.
+TEST_F(RocksResultStoreTest, ADirectoryThatIsRemovedWhileTheJobRunsIsNotTakenForItsEnd) {
+  auto store = host_.open_rocks(kA);
+  put(*store, one(batch_, round_key(0), 10));
+  fs::remove_all(place(kA).parent_path().parent_path());
+  for (const Status& s : {store->note({7, "text"}), store->put(one(batch_, round_key(1), 1 << 20)),
+                          store->put(one(batch_, round_key(2), 10))}) {
+    EXPECT_EQ(s.code(), Code::kUnavailable) << s.describe();
+    EXPECT_THAT(s.describe(), HasSubstr("somebody has removed or renamed it while the job runs"));
+    EXPECT_THAT(s.describe(), HasSubstr(place(kA).string()));
+  }
+}
+
 TEST_F(RocksResultStoreTest, NamesOfJobsAndWorkersStayWithinTheDirectory) {
   EXPECT_EQ(file_name("../a"), "%2E.%2Fa");
   EXPECT_EQ(file_name("."), "%2E");

@@ -186,6 +186,18 @@ TEST_F(WriteBehindTest, ADiskThatFailsIsAnEventAndRecovers) {
   EXPECT_THAT(on_disk(), ElementsAre(round_key(0), state_key(1)));
 }
 
+// Another worker of the host may have removed what is on disk of the finished job.
+TEST_F(WriteBehindTest, AStoreThatIsClosedAsTheJobIsFinishedIsNoEvent) {
+  start({.lag_ms = kLong, .retry_ms = 1});
+  disk_->failure = {Code::kClosed, "the job is finished"};
+  disk_->fail_writes = 1;
+  publish(round_key(0), 10);
+  EXPECT_EQ(behind_->sync(kWait).code(), Code::kClosed);
+  EXPECT_EQ(behind_->health().code(), Code::kClosed);
+  behind_.reset();
+  EXPECT_THAT(events(), IsEmpty());
+}
+
 TEST_F(WriteBehindTest, WhileTheDiskFailsNobodyWaits) {
   start({.lag_ms = kLong, .retry_ms = kLong});
   disk_->fail_writes = 1;
