@@ -37,8 +37,24 @@ constexpr std::uint32_t kGlobalKind = 1, kLocalKind = 2;
 constexpr std::size_t kBlockBytes = limits::kMaxChunkBytes;
 constexpr std::size_t kTrailerBytes = 8;
 constexpr std::size_t kMostManifestBytes = 4096;
+constexpr std::size_t kSumLineBytes = 17;
 
 static_assert(std::endian::native == std::endian::little, "headers are copied as they lie in memory");
+
+std::string sum_line(std::string_view text) {
+  char sum[kSumLineBytes + 1];
+  std::snprintf(sum, sizeof sum, "%016llx\n", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
+  return sum;
+}
+
+// Whether a manifest, of whatever version, has a checksum as its last line that does not hold.
+bool sum_is_wrong(const std::string& manifest) {
+  if (manifest.size() < kSumLineBytes) return false;
+  const std::size_t sum_at = manifest.size() - kSumLineBytes;
+  const std::string sum = manifest.substr(sum_at);
+  return sum.find_first_not_of("0123456789abcdef") == kSumLineBytes - 1 &&
+         sum != sum_line(std::string_view(manifest).substr(0, sum_at));
+}
 
 // "v3-t1"
 std::string place_name(const CheckpointMirror::Checkpoint& c) {
@@ -295,9 +311,7 @@ std::string CheckpointMirror::manifest_of(const Checkpoint& checkpoint) const {
   std::string text = std::string(kManifestFormat) + "\njob " + job_ + "\nworld_size " +
                      std::to_string(checkpoint.world_size) + "\nglobal " + std::to_string(checkpoint.global_bytes) +
                      "\nlocals " + std::to_string(checkpoint.locals) + "\n";
-  char sum[18];
-  std::snprintf(sum, sizeof sum, "%016llx\n", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
-  return text + sum;
+  return text + sum_line(text);
 }
 
 Result<bool> CheckpointMirror::complete(const Checkpoint& checkpoint) {
@@ -321,7 +335,7 @@ Result<std::optional<CheckpointMirror::Checkpoint>> CheckpointMirror::read_manif
   std::istringstream lines(*text.value());
   std::string format, job, word;
   std::getline(lines, format);
-  if (format.starts_with(kManifestFamily) && format != kManifestFormat) {
+  if (format.starts_with(kManifestFamily) && format != kManifestFormat && !sum_is_wrong(*text.value())) {
     return of_another_version(path, format, kManifestFormat, directory_);
   }
   std::getline(lines, job);

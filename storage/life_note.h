@@ -1,7 +1,8 @@
 // What a life leaves to those after it beside its results: ResultStore::Note, in a file of its place, or of a run in
 // the mirror of checkpoints.
 //
-// The file: "warren-note-3", the XXH3 of what follows in 16 hex digits, the run likewise, a line each; then the text.
+// The file: "warren-note-4", the XXH3 of all the rest in 16 hex digits, the run likewise, a line each; then the text. A
+// damaged first line is told from another version's by the checksum, which counts that line as it was written.
 #pragma once
 
 #include <optional>

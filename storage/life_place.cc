@@ -7,13 +7,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "storage/files.h"
 #include "storage/fork_guard.h"
+#include "storage/result_format.h"
 
 namespace warren::storage {
 namespace {
@@ -24,13 +26,25 @@ constexpr char kLockName[] = "LOCK-life";
 constexpr char kLifeName[] = "LIFE";
 constexpr char kRemovedName[] = "LIFE-removed";
 constexpr char kStaleName[] = "LIFE-stale";
+constexpr char kOpeningPrefix[] = "LIFE-opening-";
 constexpr char kLifePrefix[] = "life-";
+constexpr std::string_view kSumWord = "sum ";
+constexpr std::size_t kMostLifeBytes = 4096;
 constexpr std::size_t kMostTextBytes = 64;  // of a file that somebody else may have written
 
 std::optional<Incarnation> parse_life(const std::string& name) {
   if (!name.starts_with(kLifePrefix)) return std::nullopt;
   const Incarnation life(std::strtoull(name.c_str() + std::strlen(kLifePrefix), nullptr, 16));
   return life_name(life) == name ? std::optional(life) : std::nullopt;
+}
+
+// The last line: of the first one as it is written, and of what follows that.
+std::string sum_of_life(const std::string& rest) {
+  const std::string text = std::string(kResultFormat) + "\n" + rest;
+  char sum[17];
+  std::snprintf(sum, sizeof sum, "%016llx",
+                static_cast<unsigned long long>(checksum_of(std::as_bytes(std::span(text.data(), text.size())))));
+  return std::string(kSumWord) + sum;
 }
 
 }  // namespace
@@ -72,8 +86,12 @@ std::uint64_t size_of(const fs::path& directory) {
 }
 
 std::unique_ptr<LifeLock> LifeLock::take(const std::string& directory) {
-  const std::string path = directory + "/" + kLockName;
-  const int fd = not_for_children(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  return take_file(directory + "/" + kLockName, true);
+}
+
+std::unique_ptr<LifeLock> LifeLock::take_file(const std::string& path, bool make) {
+  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT : 0);
+  const int fd = not_for_children(::open(path.c_str(), flags, 0600));
   if (fd < 0) return nullptr;
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -89,6 +107,26 @@ LifeLock::~LifeLock() {
   ::close(fd_);
 }
 
+OpeningNote::OpeningNote(std::string directory, Incarnation self)
+    : path_(std::move(directory) + "/" + kOpeningPrefix + life_name(self)), lock_(LifeLock::take_file(path_, true)) {}
+
+OpeningNote::~OpeningNote() {
+  if (lock_) ::unlink(path_.c_str());
+}
+
+int OpeningNote::deaths(const std::string& directory) {
+  return static_cast<int>(std::ranges::count_if(entries_of(directory), [](const fs::path& entry) {
+    return entry.filename().string().starts_with(kOpeningPrefix) && LifeLock::take_file(entry, false) != nullptr;
+  }));
+}
+
+void OpeningNote::forget_deaths(const std::string& directory) {
+  for (const fs::path& entry : entries_of(directory)) {
+    if (!entry.filename().string().starts_with(kOpeningPrefix)) continue;
+    if (const auto over = LifeLock::take_file(entry, false)) ::unlink(entry.c_str());
+  }
+}
+
 std::vector<FoundLife> lives_in(const fs::path& job_directory, const std::string& worker_file) {
   std::vector<FoundLife> lives;
   for (const fs::path& worker : entries_of(job_directory)) {
@@ -102,18 +140,27 @@ std::vector<FoundLife> lives_in(const fs::path& job_directory, const std::string
 }
 
 LifeFile read_life(const std::string& directory) {
-  std::ifstream in(directory + "/" + kLifeName);
+  const auto read = read_file(directory + "/" + kLifeName, kMostLifeBytes);
   LifeFile file;
-  std::getline(in, file.format);
-  for (std::string line; std::getline(in, line);) file.process = line;
-  file.format.resize(std::min(file.format.size(), kMostTextBytes));
-  file.process.resize(std::min(file.process.size(), kMostTextBytes));
+  if (!read.ok() || !read.value()) return file;
+  const std::string& text = *read.value();
+  file.format = text.substr(0, std::min(text.find('\n'), kMostTextBytes));
+  if (const auto at = text.find("process "); at != std::string::npos) {
+    file.process = text.substr(at, std::min(text.find('\n', at) - at, kMostTextBytes));
+  }
+  // A first line that is damaged alone.
+  constexpr std::size_t kRestAt = sizeof kResultFormat;
+  const std::size_t sum_at = text.rfind(kSumWord);
+  if (sum_at != std::string::npos && sum_at >= kRestAt &&
+      text.substr(sum_at) == sum_of_life(text.substr(kRestAt, sum_at - kRestAt)) + "\n") {
+    file.format = kResultFormat;
+  }
   return file;
 }
 
 Status write_life(const std::string& directory, const std::string& job, const std::string& worker_id) {
-  return write_file(directory + "/" + kLifeName, std::string(kResultFormat) + "\njob " + job + "\nworker " + worker_id +
-                                                     "\nprocess " + std::to_string(::getpid()) + "\n");
+  const std::string rest = "job " + job + "\nworker " + worker_id + "\nprocess " + std::to_string(::getpid()) + "\n";
+  return write_file(directory + "/" + kLifeName, std::string(kResultFormat) + "\n" + rest + sum_of_life(rest) + "\n");
 }
 
 Status mark_stale(const std::string& directory) {

@@ -21,6 +21,8 @@ inline constexpr char kResultFormat[] = "warren-results-5";
 inline constexpr char kFinishedMark[] = "%finished-";
 // Likewise what a life of another run has left.
 inline constexpr char kOtherMark[] = "%other-";
+// Likewise what a life has left that ends the processes which open it.
+inline constexpr char kDamagedMark[] = "%damaged-";
 
 // What is in a directory; nothing if it cannot be read.
 [[nodiscard]] std::vector<std::filesystem::path> entries_of(const std::filesystem::path& directory);
@@ -28,12 +30,14 @@ inline constexpr char kOtherMark[] = "%other-";
 [[nodiscard]] std::uint64_t size_of(const std::filesystem::path& directory);
 [[nodiscard]] bool there(const std::filesystem::path& path);
 
-// The lock of a life's place, held until this object goes. An open file description's (F_OFD_SETLK): it also excludes
-// this process itself, and a child closes its copy (storage/fork_guard.h).
+// A lock, held until this object goes. An open file description's (F_OFD_SETLK): it also excludes this process itself,
+// and a child closes its copy (storage/fork_guard.h).
 class LifeLock {
  public:
-  // nullptr: somebody else has it, or it cannot be locked.
+  // Of a life's place. nullptr: somebody else has it, or it cannot be locked.
   static std::unique_ptr<LifeLock> take(const std::string& directory);
+  // Of a file, which is made if it is missing and `make` says so.
+  static std::unique_ptr<LifeLock> take_file(const std::string& path, bool make);
   ~LifeLock();
   LifeLock(const LifeLock&) = delete;
   LifeLock& operator=(const LifeLock&) = delete;
@@ -41,6 +45,27 @@ class LifeLock {
  private:
   explicit LifeLock(int fd) : fd_(fd) {}
   const int fd_;
+};
+
+// Notes in the place of another life that this one is about to open its database. RocksDB may end the process there
+// where a file is damaged (an assertion that Debian's build keeps): the note stays then.
+class OpeningNote {
+ public:
+  // `self`: the life that opens it.
+  OpeningNote(std::string directory, Incarnation self);
+  ~OpeningNote();
+  OpeningNote(const OpeningNote&) = delete;
+  OpeningNote& operator=(const OpeningNote&) = delete;
+
+  // How many lives have died while they opened it. One may have been killed just then.
+  static constexpr int kMostDeaths = 1;
+  [[nodiscard]] static int deaths(const std::string& directory);
+  // It has been opened: nobody has died of it.
+  static void forget_deaths(const std::string& directory);
+
+ private:
+  const std::string path_;
+  const std::unique_ptr<LifeLock> lock_;
 };
 
 struct FoundLife {
@@ -53,7 +78,7 @@ struct FoundLife {
                                               const std::string& worker_file);
 
 struct LifeFile {
-  std::string format;   // empty: there is none, so the place is being made, or was
+  std::string format;   // empty: there is none, so the place is being made, or was. Damaged alone it reads as written
   std::string process;  // "process 1234"
 };
 [[nodiscard]] LifeFile read_life(const std::string& directory);

@@ -138,6 +138,7 @@ class RocksResultStore::Impl {
   void look();
   // nullptr: it holds nothing. kUnavailable: it may hold something, and does not open now. Both are told.
   Result<std::shared_ptr<RocksSource>> open_other(const FoundLife& found, Opening how);
+  std::shared_ptr<RocksSource> set_damaged_aside(const FoundLife& found);
   static Result<std::optional<Note>> note_in(const std::string& place_directory) {
     return read_note(place_directory + "/" + kNoteName);
   }
@@ -257,10 +258,14 @@ Result<std::shared_ptr<RocksSource>> RocksResultStore::Impl::open_other(const Fo
   if (!names.ok()) return refused(names.status().describe());
   const auto tables = static_cast<std::size_t>(
       std::ranges::count_if(names.value(), [](const std::string& name) { return name.ends_with(".sst"); }));
+  if (OpeningNote::deaths(found.directory) > OpeningNote::kMostDeaths) return set_damaged_aside(found);
   OpenDatabase opened;
   rocksdb::Status s = rocksdb::Status::Corruption("it has tables and no CURRENT file");
   if (std::ranges::binary_search(names.value(), "CURRENT")) {
+    const OpeningNote note(found.directory, place.life);
     s = open_database(found.directory, how, opened);
+    if (s.ok()) look_at_tables(opened);
+    OpeningNote::forget_deaths(found.directory);
   } else if (tables == 0) {
     return std::shared_ptr<RocksSource>();
   }
@@ -292,6 +297,18 @@ Status RocksResultStore::Impl::gone(const std::string& what) const {
   return {Code::kUnavailable, what + " " + directory +
                                   ": somebody has removed or renamed it while the job runs. Put it back, or end this "
                                   "worker: its next life begins with an empty log on disk"};
+}
+
+// The copies elsewhere serve.
+std::shared_ptr<RocksSource> RocksResultStore::Impl::set_damaged_aside(const FoundLife& found) {
+  const auto over = LifeLock::take(found.directory);
+  const std::string target = job_directory + kDamagedMark + life_name(found.life);
+  std::error_code error;
+  if (over) fs::rename(found.directory, target, error);
+  warnings->add("what an earlier life has left in " + found.directory +
+                " is damaged: processes that opened it have died of it. It is not used" +
+                (over && !error ? ", and lies in " + target + " until you remove it" : ""));
+  return nullptr;
 }
 
 Status RocksResultStore::Impl::make_place() {
@@ -718,7 +735,8 @@ Result<std::unique_ptr<RocksResultStore>> RocksResultStore::open(Place place, Op
   // The job's directory protects all that is in it. The data directory itself may be one for many users.
   if (const std::string text = make_private(impl->job_directory); !text.empty()) impl->warnings->add(text);
   for (const fs::path& entry : entries_of(p.data_dir)) {
-    if (!entry.filename().string().starts_with(impl->job_file + kOtherMark)) continue;
+    const std::string name = entry.filename();
+    if (!name.starts_with(impl->job_file + kOtherMark) && !name.starts_with(impl->job_file + kDamagedMark)) continue;
     if (const std::string text = make_private(entry); !text.empty()) impl->warnings->add(text);
   }
   for (const FoundLife& found : lives_in(impl->job_directory, impl->worker_file)) {

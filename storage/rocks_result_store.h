@@ -4,16 +4,18 @@
 //     LOCK-life       locked (fcntl) as long as that life has its store open
 //     LIFE-stale      nothing of it is to be read: it goes when that life is over
 //     LIFE-note       its run, and what it was told of the job; replaced as a whole
-//     LIFE            text: "warren-results-5", then job, worker and process id a line
+//     LIFE            text: "warren-results-5", then job, worker, process id and the XXH3 of all that, a line each
+//     LIFE-opening-life-<16 hex digits>  locked (fcntl) by another life while that opens the database to read it
 //     ingest/         what put() has not finished
 //     RESERVE         a megabyte, given up when the disk is full so that RocksDB can be opened and relieved
 //     RESERVE-note    likewise, so that a note can be written
 //     CURRENT, …      RocksDB's
 //   DATA_DIR/<job>%finished-life-<16 hex digits>/   a finished job's, under removal
 //   DATA_DIR/<job>%other-life-<16 hex digits>/      of another run of the job, put aside; people remove it
+//   DATA_DIR/<job>%damaged-life-<16 hex digits>/    what ends processes that open it, put aside; people remove it
 //
-// A place is made by the first note() or put(). Directories are made with mode 0700 whatever the umask, so that what lies
-// in them is the owner's alone. open() corrects the job's directory; the data directory stays as it is.
+// A place is made by the first note() or put(). Directories are made with mode 0700 whatever the umask, so that what
+// lies in them is the owner's alone. open() corrects the job's directory; the data directory stays as it is.
 //
 // Column families: each bin (storage/result_format.h) has two, "<bin>-index" with the entries and "<bin>-data" with the
 // payloads that do not lie in them. Dropping a bin drops both, whatever it holds; but the data of states stay as long
@@ -33,6 +35,7 @@
 //    record lies apart;
 //  - data of states without an index: later states lie among them, or did;
 //  - files in ingest/, tables that no manifest names: a put that was not confirmed; RocksDB removes the latter.
+//  - LIFE-opening-…, not locked: that life died while it opened the database. After two such deaths it is put aside.
 // A damaged database, or a damaged part of one, is told as a warning and holds nothing. One that does not open for
 // another reason is told, too, and stays: a drop() that can open it decides. What lies beside a damaged LIFE-note is of
 // no known run, and not used. A LIFE or LIFE-note of an unknown format is refused by open(), and its place is left

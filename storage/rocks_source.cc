@@ -140,6 +140,16 @@ rocksdb::Status open_database(const std::string& directory, Opening how, OpenDat
   return s;
 }
 
+void look_at_tables(const OpenDatabase& database) {
+  for (const auto& [bin, families] : database.bins) {
+    for (const std::shared_ptr<Family>& family : {families.index, families.data}) {
+      rocksdb::TablePropertiesCollection properties;
+      // What cannot be read is told when it is needed.
+      if (family) (void)family->db().GetPropertiesOfAllTables(family->handle(), &properties);
+    }
+  }
+}
+
 bool is_damage(const rocksdb::Status& status) {
   return status.IsCorruption() || status.IsNotFound() || status.IsPathNotFound();
 }
@@ -270,13 +280,12 @@ bool RocksSource::read(const StoredRecord& record, std::uint64_t begin, std::spa
     const Family& family = *found->second.data;
     rocksdb::ReadOptions options;
     options.fill_cache = false;
-    options.verify_checksums = false;  // ours is looked at
     rocksdb::PinnableSlice value;
     const rocksdb::Status s = family.db().Get(
         options, family.handle(), slice(encode_key(written, record.first_byte, record.payload_bytes)), &value);
     const std::span<const std::byte> bytes{reinterpret_cast<const std::byte*>(value.data()), value.size()};
     if (!s.ok()) {
-      why = s.ToString();
+      why = (s.IsCorruption() ? "its checksum does not hold: " : "") + s.ToString();
     } else if (bytes.size() != record.payload_bytes || checksum_of(bytes) != record.checksum) {
       why = "its checksum does not hold";
     } else {

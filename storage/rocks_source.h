@@ -78,6 +78,8 @@ enum class Opening {
   kWriteTight,  // the same on a full disk: the log stays
 };
 [[nodiscard]] rocksdb::Status open_database(const std::string& directory, Opening how, OpenDatabase& out);
+// Reads what RocksDB reads of each table when it first comes to it, so that where that ends the process it is now.
+void look_at_tables(const OpenDatabase& database);
 // What cannot be read for this reason never can be: bytes are wrong or missing. Any other may pass: no descriptors or
 // memory left, a disk that is away, another RocksDB.
 [[nodiscard]] bool is_damage(const rocksdb::Status& status);

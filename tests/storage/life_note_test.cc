@@ -47,7 +47,7 @@ TEST_F(LifeNoteTest, IsReadAsItWasWritten) {
 TEST_F(LifeNoteTest, EveryFlippedBitBehindTheFormatIsFoundOut) {
   ASSERT_TRUE(write_note(path(), {77, "text"}).ok());
   const std::string whole = bytes();
-  for (std::size_t at = sizeof "warren-note-3"; at < whole.size(); ++at) {
+  for (std::size_t at = sizeof "warren-note-4"; at < whole.size(); ++at) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string flipped = whole;
       flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
@@ -63,12 +63,28 @@ TEST_F(LifeNoteTest, EveryFlippedBitBehindTheFormatIsFoundOut) {
   EXPECT_EQ(status().code(), Code::kCorrupt);
 }
 
+TEST_F(LifeNoteTest, AFlippedBitInTheFormatIsNotAnotherVersion) {
+  ASSERT_TRUE(write_note(path(), {77, "text"}).ok());
+  const std::string whole = bytes();
+  for (std::size_t at = 0; at < sizeof "warren-note-4"; ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string flipped = whole;
+      flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
+      put(flipped);
+      const auto note = read_note(path());
+      ASSERT_TRUE(note.ok() && note.value()) << note.status().describe();
+      EXPECT_EQ(note.value()->run, 77u);
+      EXPECT_EQ(note.value()->text, "text");
+    }
+  }
+}
+
 TEST_F(LifeNoteTest, AnotherVersionIsToldFromDamage) {
   put("warren-note-1\n0000000000000001\n0000000000000002\ntext");
   EXPECT_EQ(status().code(), Code::kRefused);
   EXPECT_EQ(status().describe(), path() +
                                      " was written by another version of Warren (format \"warren-note-1\", this build "
-                                     "knows \"warren-note-3\"): finish the job with that version, or remove " +
+                                     "knows \"warren-note-4\"): finish the job with that version, or remove " +
                                      base_.string());
 }
 

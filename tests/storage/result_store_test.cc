@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -483,12 +486,12 @@ class RocksResultStoreTest : public testing::Test {
     std::ranges::sort(found, {}, [](const fs::path& p) { return fs::file_size(p); });
     return found;
   }
-  static void flip(const fs::path& file, std::uint64_t at) {
+  static void flip(const fs::path& file, std::uint64_t at, int bits = 1) {
     std::fstream f(file, std::ios::in | std::ios::out | std::ios::binary);
     f.seekg(static_cast<std::streamoff>(at));
     const int c = f.get();
     f.seekp(static_cast<std::streamoff>(at));
-    f.put(static_cast<char>(c ^ 1));
+    f.put(static_cast<char>(c ^ bits));
     ASSERT_TRUE(f.good());
   }
 
@@ -935,6 +938,20 @@ TEST_F(RocksResultStoreTest, AnUnknownFormatIsRefusedAndLeftAlone) {
   EXPECT_TRUE(fs::exists(host_.place(kA, "w1") / "CURRENT"));
 }
 
+TEST_F(RocksResultStoreTest, AFlippedBitInALifesFirstLineIsNotAnotherVersion) {
+  { put(*host_.open_rocks(kA), one(batch_, round_key(0), 10)); }
+  const fs::path life = place(kA) / "LIFE", saved = host_.data_dir() / "saved";
+  fs::copy(life, saved);
+  std::uint64_t next = 100;
+  for (std::uint64_t at = 0; at < fs::file_size(saved); at += at < 16 ? 1 : 7) {
+    fs::copy(saved, life, fs::copy_options::overwrite_existing);
+    flip(life, at);
+    auto store = host_.try_open(Incarnation(++next));
+    ASSERT_TRUE(store.ok()) << at << ": " << store.status().describe();
+    EXPECT_TRUE(holds(*store.value()->reader(), round_key(0), 0, 10)) << at;
+  }
+}
+
 TEST_F(RocksResultStoreTest, ANoteOfAnotherVersionIsRefusedAndADamagedOneIsTold) {
   {
     auto a = host_.open_rocks(kA);
@@ -1166,6 +1183,68 @@ TEST_F(RocksResultStoreTest, ATableOfEntriesThatDoesNotOpenHidesNothingFarBehind
   for (const RecordKey& key : listed) ++held[key.round.sequence.value / kRounds];
   EXPECT_THAT(held, ElementsAre(kRounds, kRounds, 0u, testing::Gt(kRounds / 2), kRounds, 1u));
   EXPECT_THAT(store->take_warnings(), Contains(HasSubstr(place(kA).string() + " is damaged among rounds-1-1")));
+}
+
+// Reads all that the life kA has left, in a process of its own. True: that process has died of it.
+bool dies_of_reading(RocksHost& host, Incarnation life) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit no_core{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(1);
+    auto store = host.open_rocks(life);
+    (void)store->report(true);
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WIFSIGNALED(status);
+}
+
+// RocksDB 7.8 reads the last number of the block of a table's properties before it looks at the checksum, and its
+// highest bit has a meaning: an assertion, which Debian's build keeps, ends the process.
+TEST_F(RocksResultStoreTest, WhatEndsProcessesThatOpenItIsPutAsideByTheThirdLife) {
+  {
+    auto store = host_.open_rocks(kA);
+    ASSERT_TRUE(store->note({7, "text"}).ok());
+    put(*store, one(batch_, round_key(0), 1 << 20));
+  }
+  const fs::path copy = host_.data_dir() / "copy",
+                 aside = host_.data_dir() / ("team%2Fjob%damaged-" + place(kA).filename().string());
+  fs::copy(place(kA), copy, fs::copy_options::recursive);
+  std::uint64_t life = 100;
+  int deadly = 0;
+  for (const fs::path& table : tables(place(kA))) {
+    bool found = false;
+    for (std::uint64_t back = 80; back < 140 && !found; ++back) {
+      fs::remove_all(place(kA));
+      fs::copy(copy, place(kA), fs::copy_options::recursive);
+      flip(table, fs::file_size(table) - back, 0x80);
+      found = dies_of_reading(host_, Incarnation(++life));
+    }
+    if (!found) continue;
+    deadly++;
+    EXPECT_TRUE(dies_of_reading(host_, Incarnation(++life))) << "the first one may have been killed by somebody";
+    auto store = host_.open_rocks(Incarnation(++life));
+    EXPECT_EQ(store->report(true), HeldReport());
+    EXPECT_THAT(store->take_warnings(), Contains(HasSubstr("lies in " + aside.string() + " until you remove it")));
+    EXPECT_TRUE(fs::exists(aside / "CURRENT"));
+    EXPECT_FALSE(fs::exists(place(kA)));
+    fs::remove_all(aside);
+  }
+  if (deadly == 0) GTEST_SKIP() << "this RocksDB has no assertions";
+  EXPECT_EQ(deadly, 2) << "of the entries, and of the payload";
+}
+
+// A process that was killed while it opened the database has not died of it.
+TEST_F(RocksResultStoreTest, LivesThatWereKilledWhileTheyOpenedAnotherAreForgottenOnceItOpens) {
+  { put(*host_.open_rocks(kA), one(batch_, round_key(0), 1000)); }
+  for (int n = 1; n <= 3; ++n) {
+    std::ofstream(place(kA) / ("LIFE-opening-life-000000000000000" + std::to_string(n))) << "";
+    auto store = host_.open_rocks(Incarnation(100 + static_cast<std::uint64_t>(n)));
+    EXPECT_TRUE(holds(*store->reader(), round_key(0), 0, 1000));
+    EXPECT_THAT(store->take_warnings(), IsEmpty());
+  }
 }
 
 // Wherever a bit flips and wherever a file ends: what is read is right, and what is not held is told.
