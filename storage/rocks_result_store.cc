@@ -5,6 +5,7 @@
 #include <rocksdb/options.h>
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/write_batch.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,6 +61,20 @@ bool counts_against_budget(const RecordBatch::Item& item) {
   return bin.kind == Bin::Kind::kRounds && !bin.lasting();
 }
 
+// Names the disk, and what frees it.
+Status with_remedy(Status status, const std::string& directory) {
+  if (status.code() != Code::kExhausted) return status;
+  struct statvfs disk {};
+  std::string free;
+  if (::statvfs(directory.c_str(), &disk) == 0) {
+    free = " (" + std::to_string(disk.f_bavail * disk.f_frsize) + " of its " +
+           std::to_string(disk.f_blocks * disk.f_frsize) + " bytes are free)";
+  }
+  return status.because_of_this("the disk of " + directory + " is full, or its quota is used up" + free +
+                                ": remove files there that are not Warren's; a checkpoint that is committed frees "
+                                "what the log takes");
+}
+
 Status exits() {
   return {Code::kClosed, "the process exits, and its log on disk is closed"};
 }
@@ -107,6 +122,7 @@ class RocksResultStore::Impl {
     return all;
   }
 
+  [[nodiscard]] Status within_budget(const RecordBatch& batch) const;
   Status put(const RecordBatch& batch);
   Status drop(const Horizon& horizon);
   Status need_open();
@@ -418,16 +434,20 @@ Status RocksResultStore::Impl::need_bins(const std::map<Bin, std::vector<Keyed>>
   return {};
 }
 
-Status RocksResultStore::Impl::put(const RecordBatch& batch) {
-  if (batch.empty()) return {};
+Status RocksResultStore::Impl::within_budget(const RecordBatch& batch) const {
   const std::uint64_t bytes = batch.payload_bytes() + batch.items().size() * kRecordOverheadBytes;
   const std::uint64_t used = own_bytes + earlier_bytes;
-  if (options.disk_bytes != 0 && used + bytes > options.disk_bytes &&
-      std::ranges::any_of(batch.items(), counts_against_budget)) {
-    return {Code::kExhausted, "the results on disk take " + std::to_string(used) + " bytes, " + std::to_string(bytes) +
-                                  " more are over the budget of " + std::to_string(options.disk_bytes) + " (" +
-                                  options.budget_flag + "): a checkpoint is overdue"};
+  if (options.disk_bytes == 0 || used + bytes <= options.disk_bytes ||
+      std::ranges::none_of(batch.items(), counts_against_budget)) {
+    return {};
   }
+  return {Code::kExhausted, "the results on disk take " + std::to_string(used) + " bytes, " + std::to_string(bytes) +
+                                " more are over the budget of " + std::to_string(options.disk_bytes) + " (" +
+                                options.budget_flag + "): a checkpoint is overdue"};
+}
+
+Status RocksResultStore::Impl::put(const RecordBatch& batch) {
+  if (batch.empty()) return {};
   if (Status s = need_open(); !s.ok()) return s;
 
   std::map<Bin, std::vector<Keyed>> sorted;
@@ -757,7 +777,9 @@ Status RocksResultStore::prepare() {
 
 Status RocksResultStore::put(const RecordBatch& batch) {
   const RocksUse use;
-  return use ? impl_->put(batch) : exits();
+  if (!use) return exits();
+  if (Status s = impl_->within_budget(batch); !s.ok()) return s;
+  return with_remedy(impl_->put(batch), impl_->place.data_dir);
 }
 
 std::vector<StatePiece> RocksResultStore::worn(Timeline timeline, Version version) {
@@ -772,7 +794,7 @@ std::vector<StatePiece> RocksResultStore::worn(Timeline timeline, Version versio
 
 Status RocksResultStore::drop(const Horizon& horizon) {
   const RocksUse use;
-  return use ? impl_->drop(horizon) : exits();
+  return use ? with_remedy(impl_->drop(horizon), impl_->place.data_dir) : exits();
 }
 
 Status RocksResultStore::finish() {
@@ -826,7 +848,7 @@ Status RocksResultStore::note(const Note& note) {
   if (s.code() == Code::kExhausted && fs::remove(i.directory + "/" + kReserveOfNoteName, error)) {
     s = write_note(path, note);
   }
-  return s;
+  return with_remedy(std::move(s), i.place.data_dir);
 }
 
 std::vector<ResultStore::Note> RocksResultStore::notes() {

@@ -885,7 +885,7 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
   if (next != std::chrono::steady_clock::time_point()) {
     for (const std::string& line : engine_.describe_waits()) log_(WARREN_LOG_INFO, line);
     if (!waits_for_.empty()) log_(WARREN_LOG_INFO, waits_for_);
-    if (waits_for_commit_) log_(WARREN_LOG_INFO, checkpoints_->describe_wait());
+    if (waits_for_commit_) log_(WARREN_LOG_INFO, describe_commit_wait());
   }
   next = now + kWaitLogInterval;
 }
@@ -893,6 +893,13 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
 void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
   std::vector<pollfd> fds;
   const bool moves = watch_links && (engine_.has_moving() || engine_.has_work_elsewhere() ||
+std::string Session::describe_commit_wait() const {
+  const Status disk = disk_ ? disk_->writer().health() : Status();
+  if (disk.ok()) return checkpoints_->describe_wait();
+  return "checkpoint waits: rank " + std::to_string(self_.value) +
+         " cannot say that it has stored its part, as its disk does not take it: " + disk.describe();
+}
+
                                      engine_.has_exchange_under_way() || states_move());
   if (watch_links && recall_) {
     if (const auto deadline = recall_->next_deadline()) {

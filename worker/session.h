@@ -251,6 +251,7 @@ class Session final : private DataPath {
   [[nodiscard]] std::optional<int> ends_process(const Status& why, bool fenced) const;
   static TimeMs now();
   void log_waits(std::chrono::steady_clock::time_point& next);
+  [[nodiscard]] std::string describe_commit_wait() const;
   void call_back(Call& call) const;
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   void engine_loop();
