@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -443,6 +444,8 @@ Status Session::start_log() {
   if (!segment.ok()) return segment.status();
   segment_ = std::move(segment).value();
   not_for_children(segment_->bytes());
+  // A core dump would be as long as the log, and this process not be seen to be dead until that was written.
+  (void)::madvise(segment_->bytes().data(), segment_->bytes().size(), MADV_DONTDUMP);
   auto made = HostLog::create(life_, segment_);
   if (!made.ok()) return made.status();
   host_log_ = std::move(made).value();
@@ -890,9 +893,6 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
   next = now + kWaitLogInterval;
 }
 
-void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
-  std::vector<pollfd> fds;
-  const bool moves = watch_links && (engine_.has_moving() || engine_.has_work_elsewhere() ||
 std::string Session::describe_commit_wait() const {
   const Status disk = disk_ ? disk_->writer().health() : Status();
   if (disk.ok()) return checkpoints_->describe_wait();
@@ -900,6 +900,9 @@ std::string Session::describe_commit_wait() const {
          " cannot say that it has stored its part, as its disk does not take it: " + disk.describe();
 }
 
+void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
+  std::vector<pollfd> fds;
+  const bool moves = watch_links && (engine_.has_moving() || engine_.has_work_elsewhere() ||
                                      engine_.has_exchange_under_way() || states_move());
   if (watch_links && recall_) {
     if (const auto deadline = recall_->next_deadline()) {

@@ -118,6 +118,26 @@ TEST(Processes, WhoIsKilledLeavesNoNames) {
   }
 }
 
+// A dump of all that a host has logged takes long, and its process is not seen to be dead meanwhile.
+TEST(Processes, LeaveWhatIsLoggedOutOfCoreDumps) {
+  Cluster cluster;
+  auto workers = start(cluster, 2, 300'000, {"1000", "logs"});
+  for (const auto& worker : workers) {
+    std::string name;
+    std::multiset<std::string> left_out;
+    for (const std::string& line : lines_of("/proc/" + std::to_string(worker->pid()) + "/smaps")) {
+      if (const auto at = line.find("/memfd:"); at != std::string::npos) name = line.substr(at);
+      if (!line.starts_with("VmFlags:")) continue;
+      if (name.starts_with("/memfd:warren-log") || name.starts_with("/memfd:warren-link")) {
+        EXPECT_NE(line.find(" dd"), std::string::npos) << name << " " << line;
+        left_out.insert(name.substr(0, name.find(' ')));
+      }
+      name.clear();
+    }
+    EXPECT_EQ(left_out.count("/memfd:warren-log"), 2u) << "its own, and the other rank's";
+  }
+}
+
 TEST(Processes, AStoppedRankIsNoticedFencedAndFindsOut) {
   Cluster cluster;
   auto workers = start(cluster, 3, 100000);

@@ -124,6 +124,7 @@ Result<std::unique_ptr<HostPipe>> HostPipe::map(int fd, bool first) {
     mapped = mapped && place(to, from, ring_bytes) && place(to + ring_bytes, from, ring_bytes);
   }
   if (!mapped) return unavailable("mmap");
+  (void)madvise(at, mapped_bytes(ring_bytes), MADV_DONTDUMP);
   pipe->say_who_fences();
   return pipe;
 }
