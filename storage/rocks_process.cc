@@ -4,6 +4,7 @@
 #include <rocksdb/file_system.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -22,6 +23,8 @@
 namespace warren::storage {
 namespace {
 
+// How long exit() waits for a disk.
+constexpr std::chrono::seconds kLongestUse(10);
 constexpr std::size_t kCacheBytes = std::size_t{8} << 20;
 
 // What belongs to one process: a child begins with a new one, as threads of its parent may have held these locks.
@@ -59,12 +62,13 @@ void end_of_process(int status, void*) {
     const std::lock_guard lock(p.exit_mutex);
     for (const std::function<void()>& call : p.exit_calls) call();
   }
+  bool used = false;
   {
     std::unique_lock lock(p.mutex);
     p.exits = true;
-    p.changed.wait(lock, [&] { return p.uses == 0; });
+    used = !p.changed.wait_for(lock, kLongestUse, [&] { return p.uses == 0; });
   }
-  if (!timer_of_parent) return;
+  if (!used && !timer_of_parent) return;
   (void)std::fflush(nullptr);
   _exit(status);
 }

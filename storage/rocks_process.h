@@ -3,7 +3,8 @@
 // exit() destroys RocksDB's static objects before the program's older ones, and before functions that the program gave
 // to atexit() earlier. A communicator may be used until then. A child of a fork has none of RocksDB's threads, and its
 // exit() would wait for them for ever. So:
-//  - RocksDB is used inside a RocksUse alone. None begins once the process exits; exit() waits for those that run;
+//  - RocksDB is used inside a RocksUse alone. None begins once the process exits; exit() waits for those that run, and
+//    ends the process itself where a disk does not answer;
 //  - what is left of RocksDB's objects then is not destroyed. A database that is not closed loses nothing;
 //  - RocksDB's work in the background runs on a thread that each process makes for itself (rocks_env());
 //  - the objects of the parent are neither used nor destroyed in a child. Where the parent had a database open for

@@ -17,6 +17,11 @@ std::chrono::milliseconds tick(std::int64_t lag_ms) {
   return std::chrono::milliseconds(std::clamp<std::int64_t>(lag_ms / 8, 5, 1000));
 }
 
+// synced() of a thread that has ended.
+constexpr std::uint64_t kEnded = UINT64_MAX;
+// How long a process that exits waits for a disk.
+constexpr std::chrono::seconds kLongestLastLook(10);
+
 bool is_state(const RecordKey& key) {
   return key.kind == RecordKind::kGlobal || key.kind == RecordKind::kLocal;
 }
@@ -57,7 +62,8 @@ void WriteBehind::end_with_process() {
     process_exits_ = true;
   }
   wake_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  std::unique_lock lock(mutex_);
+  (void)ticket_done_.wait_for(lock, kLongestLastLook, [this] { return synced() == kEnded; });
 }
 
 Status WriteBehind::takes_checkpoints() const {
@@ -261,10 +267,10 @@ void WriteBehind::run() {
     ticket->status = {Code::kClosed, "the job's results are not written any more"};
     ticket->done = true;
   }
-  ticket_done_.notify_all();
   std::ranges::move(std::exchange(new_checkpoints_, {}), std::back_inserter(checkpoints_));
+  synced_.store(kEnded, std::memory_order_release);  // nobody waits for what is not written any more
+  ticket_done_.notify_all();
   lock.unlock();
-  synced_.store(UINT64_MAX, std::memory_order_release);  // nobody waits for what is not written any more
   if (options_.synced) options_.synced();
   end_checkpoints(checkpoints_, {Code::kClosed, "the job's checkpoints are not written any more"});
 }

@@ -10,6 +10,7 @@
 //   child       a child of the process destroys its parent's communicator and calls exit()
 //   child_job   a child of the process makes a communicator of its own meanwhile, for the job "child"
 //   after       likewise, when the parent has finalized and destroyed its own
+//   full        it logs warnings
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,7 +47,7 @@ std::unique_ptr<Communicator> make(const std::string& job, int world_size) {
   options.worker_id = arguments[2];
   options.world_size = world_size;
   options.data_dir = arguments[4] + "/" + job;
-  options.log_level = warren::LogLevel::error;
+  options.log_level = how == "full" ? warren::LogLevel::warning : warren::LogLevel::error;
   options.log = "sync";
   return std::make_unique<Communicator>(Communicator::create(options));
 }

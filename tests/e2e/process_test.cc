@@ -138,6 +138,25 @@ TEST(Processes, LeaveWhatIsLoggedOutOfCoreDumps) {
   }
 }
 
+TEST(Processes, WhoseDiskIsFullNameItAndWhatFreesIt) {
+  if (std::system("unshare -rm true 2>/dev/null") != 0) {
+    std::puts("left out: nothing can be mounted here");
+    return;
+  }
+  Cluster cluster;
+  const std::string disk = cluster.file("disk");
+  std::filesystem::create_directory(disk);
+  Process worker({"/bin/sh", "-c",
+                  "exec unshare -rm /bin/sh -c 'mount -t tmpfs -o size=3M tmpfs " + disk +
+                      " && exec " WARREN_LEAVER " " + cluster.address() + " " + cluster.root_file() + " 0 1 " + disk +
+                      " full' 2>&1"});
+  std::string line = worker.line();
+  while (!line.empty() && line.find("stays in memory") == std::string::npos) line = worker.line();
+  EXPECT_THAT(line, HasSubstr("the disk of " + disk + "/parent is full, or its quota is used up ("));
+  EXPECT_THAT(line, HasSubstr(" bytes are free): remove files there"));
+  EXPECT_THAT(line, HasSubstr("No space left on device"));
+}
+
 TEST(Processes, AStoppedRankIsNoticedFencedAndFindsOut) {
   Cluster cluster;
   auto workers = start(cluster, 3, 100000);

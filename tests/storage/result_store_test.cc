@@ -26,6 +26,7 @@
 namespace warren::storage {
 namespace {
 
+using testing::AnyOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -1232,8 +1233,8 @@ TEST_F(RocksResultStoreTest, WhatEndsProcessesThatOpenItIsPutAsideByTheThirdLife
     EXPECT_FALSE(fs::exists(place(kA)));
     fs::remove_all(aside);
   }
-  if (deadly == 0) GTEST_SKIP() << "this RocksDB has no assertions";
-  EXPECT_EQ(deadly, 2) << "of the entries, and of the payload";
+  EXPECT_THAT(deadly, AnyOf(0, 2))
+      << "none: this RocksDB has no assertions; else that of the entries, and of the payload";
 }
 
 // A process that was killed while it opened the database has not died of it.
