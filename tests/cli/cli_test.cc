@@ -613,7 +613,7 @@ TEST(Run, TheJournalStaysUntilTheJobIsDone) {
   std::ofstream(folder / "file") << "x";
   const Ended none = warren({"run", "-n", "1", "--data_dir=" + (folder / "file"), "true"});
   EXPECT_EQ(none.code, 1);
-  EXPECT_THAT(none.error, HasSubstr("cannot make the folder"));
+  EXPECT_THAT(none.error, HasSubstr("cannot make the directory"));
 }
 
 TEST(Run, TheJournalKeepsJobsThatHaveNotFinished) {
