@@ -1,12 +1,15 @@
 #include "tracker/control_socket.h"
 
 #include <arpa/inet.h>
-#include <netinet/in.h>
+#include <netdb.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <zmq.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "recovery/codec.h"
@@ -17,8 +20,12 @@ namespace {
 constexpr int kLingerMs = 500;
 // A stranger that connects and never finishes the handshake is cut off after this time.
 constexpr int kHandshakeMs = 10'000;
-// A connection whose host vanished without a word is given up.
-constexpr int kPingMs = 5'000, kPingTimeoutMs = 15'000;
+// A connection that has finished the handshake, and sends nothing, after this time.
+constexpr std::int64_t kSilentMs = 20'000;
+// A connection whose host vanished without a word is given up after 15 s.
+constexpr int kKeepAliveS = 5, kKeepAlives = 2, kUnacknowledgedMs = 15'000;
+// Of the process's descriptors these are not for workers: the journal's files, the HTTP server's, ZeroMQ's own.
+constexpr std::size_t kOtherDescriptors = 128;
 constexpr int kBacklog = 4096;  // a job of thousands may start at once
 // Messages that may wait for or from one worker. Those to it are answers, so a live one never has as many.
 constexpr int kQueuedMessages = 128;
@@ -28,7 +35,8 @@ constexpr std::size_t kZapFrames = 7;
 // Of the monitor: workers' messages come between, however many strangers knock.
 constexpr std::size_t kMostEventsAtOnce = 1024;
 constexpr const char* kMonitor = "inproc://warren-tracker-monitor";
-constexpr int kMonitored = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+constexpr int kMonitored =
+    ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_DISCONNECTED;
 
 std::string zmq_text() {
   return zmq_strerror(zmq_errno());
@@ -46,6 +54,8 @@ class Message {
   [[nodiscard]] std::string_view text() {
     return {static_cast<const char*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
   }
+  // The descriptor of the connection that it came over.
+  [[nodiscard]] int source() { return zmq_msg_get(&message_, ZMQ_SRCFD); }
   [[nodiscard]] std::string_view property(const char* name) {
     const char* value = zmq_msg_gets(&message_, name);
     return value == nullptr ? std::string_view() : value;
@@ -99,29 +109,30 @@ bool set_options(void* router, bool ipv6, const std::optional<storage::CurveKeys
          set(router, ZMQ_ROUTER_MANDATORY, 1) && set(router, ZMQ_ROUTER_HANDOVER, 0) &&
          set(router, ZMQ_SNDHWM, kQueuedMessages) && set(router, ZMQ_RCVHWM, kQueuedMessages) &&
          set(router, ZMQ_BACKLOG, kBacklog) && set(router, ZMQ_HANDSHAKE_IVL, kHandshakeMs) &&
-         set(router, ZMQ_HEARTBEAT_IVL, kPingMs) && set(router, ZMQ_HEARTBEAT_TIMEOUT, kPingTimeoutMs) &&
-         set(router, ZMQ_HEARTBEAT_TTL, kPingTimeoutMs) &&
+         set(router, ZMQ_TCP_KEEPALIVE, 1) && set(router, ZMQ_TCP_KEEPALIVE_IDLE, kKeepAliveS) &&
+         set(router, ZMQ_TCP_KEEPALIVE_INTVL, kKeepAliveS) && set(router, ZMQ_TCP_KEEPALIVE_CNT, kKeepAlives) &&
+         set(router, ZMQ_TCP_MAXRT, kUnacknowledgedMs) &&
          zmq_setsockopt(router, ZMQ_MAXMSGSIZE, &largest, sizeof largest) == 0 &&
          (!keys || (set(router, ZMQ_CURVE_SERVER, 1) && set(router, ZMQ_CURVE_SECRETKEY, keys->secret_z85) &&
                     set(router, ZMQ_ZAP_DOMAIN, "warren")));
 }
 
-// Empty: the connection is gone already.
-std::string address_of(int connection) {
+// The address and the port, with a space between them. Empty: the connection is gone already.
+std::string peer_of(int connection) {
   sockaddr_storage peer{};
   socklen_t size = sizeof peer;
   if (::getpeername(connection, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return {};
-  char text[INET6_ADDRSTRLEN] = {};
-  const void* address = nullptr;
-  if (peer.ss_family == AF_INET) address = &reinterpret_cast<const sockaddr_in*>(&peer)->sin_addr;
-  if (peer.ss_family == AF_INET6) address = &reinterpret_cast<const sockaddr_in6*>(&peer)->sin6_addr;
-  if (address == nullptr || ::inet_ntop(peer.ss_family, address, text, sizeof text) == nullptr) return {};
-  return text;
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&peer), size, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return {};
+  }
+  return std::string(host) + " " + port;
 }
 
-const char* why_failed(std::uint32_t error) {
-  return error == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC ? "its secret file was made for another tracker"
-                                                        : "it does not greet as workers do";
+std::size_t open_files_limit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : kOtherDescriptors;
 }
 
 }  // namespace
@@ -189,11 +200,16 @@ void ControlSocket::receive(std::size_t limit,
                             const std::function<void(const Sender&, std::span<const std::byte>)>& message,
                             const std::function<void(const Sender&, std::string_view)>& malformed) {
   if (zap_ != nullptr) answer_handshakes();
+  drained_ = false;
   for (std::size_t i = 0; i < limit; ++i) {
     Message connection;
-    if (!connection.receive(router_)) return;
+    if (!connection.receive(router_)) {
+      drained_ = true;
+      return;
+    }
     Message body;
     bool more = connection.more() && body.receive(router_);
+    watch_.spoke(body.source());
     const Sender from{connection.text(), body.property("User-Id"), body.property("Peer-Address")};
     if (!more) {
       malformed(from, "it has no content");
@@ -236,8 +252,20 @@ void ControlSocket::answer_handshakes() {
   }
 }
 
-void ControlSocket::take_failed_handshakes(
-    const std::function<void(std::string_view newest_address, std::string_view why)>& failed) {
+void ControlSocket::look_after_strangers(TimeMs now, const std::function<void(std::string_view address)>& failed) {
+  read_events(now, failed);
+  const std::size_t limit = open_files_limit();
+  // What is still to be read may be the first message of a connection.
+  const TimeMs older_than = drained_ ? now + -kSilentMs : TimeMs{std::numeric_limits<std::int64_t>::min()};
+  while (const auto stranger = watch_.overdue(limit - std::min(limit, kOtherDescriptors), older_than)) {
+    // ZeroMQ may have closed the descriptor meanwhile, and its number may be another connection's.
+    if (!stranger->peer.empty() && peer_of(stranger->descriptor) == stranger->peer) {
+      (void)::shutdown(stranger->descriptor, SHUT_RDWR);
+    }
+  }
+}
+
+void ControlSocket::read_events(TimeMs now, const std::function<void(std::string_view address)>& failed) {
   for (std::size_t taken = 0; taken < kMostEventsAtOnce; ++taken) {
     Message event;
     if (!event.receive(monitor_)) return;
@@ -249,10 +277,15 @@ void ControlSocket::take_failed_handshakes(
     if (bytes.size() < sizeof kind + sizeof value) continue;
     std::memcpy(&kind, bytes.data(), sizeof kind);
     std::memcpy(&value, bytes.data() + sizeof kind, sizeof value);
-    if (kind == ZMQ_EVENT_ACCEPTED) {
-      newest_address_ = address_of(static_cast<int>(value));
-    } else {
-      failed(newest_address_, why_failed(value));
+    const int descriptor = static_cast<int>(value);
+    switch (kind) {
+      case ZMQ_EVENT_ACCEPTED: watch_.accepted(descriptor, peer_of(descriptor), now); break;
+      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: watch_.succeeded(); break;
+      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: watch_.given_up(); break;
+      case ZMQ_EVENT_DISCONNECTED:
+        if (const auto peer = watch_.closed(descriptor)) failed(peer->substr(0, peer->rfind(' ')));
+        break;
+      default: break;
     }
   }
 }

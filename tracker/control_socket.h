@@ -4,8 +4,12 @@
 // id. Whether it is the key of the job that a message names is for the job table to say: jobs come and go, and an
 // answer says more than a handshake that fails.
 //
-// With another tracker's secret a connection fails in CURVE's handshake, within ZeroMQ: the monitor of the ROUTER
-// tells.
+// With another tracker's secret a connection fails in CURVE's handshake, within ZeroMQ: the monitor of the ROUTER tells
+// what HandshakeWatch infers that from.
+//
+// ZeroMQ's own heartbeat is off, as TCP finds a host that has vanished. In ZeroMQ 4.3.4 a heartbeat ends the process
+// (an assertion in a thread of ZeroMQ's) where it falls due on a connection whose queue was full, or whose last message
+// did not decrypt, when its other end went away.
 //
 // Made in one thread and then used from one other, as ZeroMQ allows.
 #pragma once
@@ -20,6 +24,7 @@
 
 #include "recovery/result.h"
 #include "storage/secret.h"
+#include "tracker/handshake_watch.h"
 #include "tracker/job_table.h"
 
 namespace warren::tracker {
@@ -44,10 +49,10 @@ class ControlSocket {
   void receive(std::size_t limit, const std::function<void(const Sender&, std::span<const std::byte>)>& message,
                const std::function<void(const Sender&, std::string_view)>& malformed);
 
-  // Of connections that have failed in their handshake since the last call: why, for each, and from where the newest
-  // connection came; ZeroMQ does not say which one has failed. Such as only knock, or do not speak ZeroMQ, are not
-  // told.
-  void take_failed_handshakes(const std::function<void(std::string_view newest_address, std::string_view why)>& failed);
+  // Looks after connections: calls `failed` for each that has failed in its handshake since the last call, with the
+  // address that it came from (empty where that is not known). Those that only knock are not told. Cuts off strangers
+  // that are too many or too old.
+  void look_after_strangers(TimeMs now, const std::function<void(std::string_view address)>& failed);
 
   // Never waits.
   SendOutcome send(std::string_view connection, const std::string& bytes);
@@ -55,12 +60,14 @@ class ControlSocket {
  private:
   ControlSocket() = default;
   void answer_handshakes();
+  void read_events(TimeMs now, const std::function<void(std::string_view address)>& failed);
 
   void* context_ = nullptr;
   void* router_ = nullptr;
   void* zap_ = nullptr;      // null: insecure
   void* monitor_ = nullptr;  // of router_
-  std::string newest_address_;
+  HandshakeWatch watch_;
+  bool drained_ = true;  // the last receive() has left no message
   std::uint16_t port_ = 0;
 };
 

@@ -205,14 +205,14 @@ void JobTable::on_malformed(const Sender& from, std::string_view why, TimeMs now
   }
 }
 
-void JobTable::on_failed_handshake(std::string_view newest_address, std::string_view why, TimeMs now) {
+void JobTable::on_failed_handshake(std::string_view address, TimeMs now) {
   ++counts_.failed_handshakes;
   if (const auto swallowed = failed_handshake_log_.take(now)) {
-    const std::string address(newest_address);
+    const std::string from(address);
     log("", Severity::kWarning, "stranger_refused",
-        "a connection was refused: " + std::string(why) +
-            (address.empty() ? "" : "; the newest connection came from " + address),
-        {{"address", address}, {"swallowed", std::to_string(*swallowed)}});
+        "a connection was refused: its secret file was made for another tracker, or it does not greet as workers do" +
+            (from.empty() ? "" : "; it came from " + from),
+        {{"address", from}, {"swallowed", std::to_string(*swallowed)}});
   }
 }
 

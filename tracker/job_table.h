@@ -82,8 +82,8 @@ class JobTable {
   void on_message(const Sender& from, std::span<const std::byte> bytes, TimeMs now);
   // A message that is none already by its frames.
   void on_malformed(const Sender& from, std::string_view why, TimeMs now);
-  // A connection that cannot say anything. `newest_address`: as ControlSocket says.
-  void on_failed_handshake(std::string_view newest_address, std::string_view why, TimeMs now);
+  // A connection from `address` (empty: not known) that cannot say anything.
+  void on_failed_handshake(std::string_view address, TimeMs now);
   void on_tick(TimeMs now);
   [[nodiscard]] std::optional<TimeMs> next_deadline() const;
 

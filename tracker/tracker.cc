@@ -151,9 +151,8 @@ class Tracker::Impl {
             metrics_.message_in(0);
             table_.on_malformed(from, why, now());
           });
-      socket_->take_failed_handshakes([this](std::string_view newest_address, std::string_view why) {
-        table_.on_failed_handshake(newest_address, why, now());
-      });
+      socket_->look_after_strangers(now(),
+                                    [this](std::string_view address) { table_.on_failed_handshake(address, now()); });
       table_.on_tick(now());
       if (!publish()) break;
     }

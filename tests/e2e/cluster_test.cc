@@ -2,6 +2,7 @@
 #include "tests/e2e/cluster.h"
 
 #include <arpa/inet.h>
+#include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -13,6 +14,7 @@
 #include <memory>
 #include <numeric>
 
+#include "tests/flipping_proxy.h"
 #include "tests/sanitized.h"
 
 namespace warren {
@@ -504,6 +506,33 @@ TEST(Cluster, RanksAreKeptOverLives) {
         EXPECT_EQ(all, (std::vector<int>{0, 1, 2}));
       },
       hosts);
+}
+
+TEST(Cluster, AFlippedBitBetweenAWorkerAndTheTrackerCostsAConnectionAndNoEpoch) {
+  std::mutex mutex;
+  std::vector<std::string> events;
+  Cluster cluster("127.0.0.1", false, [&](std::string_view, const LogEvent& e) {
+    const std::lock_guard lock(mutex);
+    events.push_back(e.name);
+  });
+  FlippingProxy wire(cluster.tracker().port());
+  cluster.run_well(
+      2,
+      [&](Communicator& comm) {
+        (void)comm.load_checkpoint();
+        for (std::uint64_t version = 1; version <= 2; ++version) {
+          EXPECT_EQ(comm.allreduce(1), 2);
+          if (comm.rank() == 0) version == 1 ? wire.flip_next_to_target() : wire.flip_next_from_target();
+          comm.checkpoint(std::vector<std::byte>(8));
+          while (comm.committed_version() < version) std::this_thread::yield();  // its vote has come through
+        }
+      },
+      [&](int rank, Options& o) {
+        o.round_timeout_ms = std::chrono::seconds(10);
+        if (rank == 0) o.tracker = "127.0.0.1:" + std::to_string(wire.port());
+      });
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(events, ::testing::Not(::testing::Contains("interrupted")));
 }
 
 // ZeroMQ never connects again after such a handshake: the worker has to (warren chaos --seed=22 hung).

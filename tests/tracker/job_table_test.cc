@@ -496,11 +496,11 @@ TEST_F(JobTableTest, ConnectionsThatAreGoneOrFullAreCountedAndHarmless) {
 }
 
 TEST_F(JobTableTest, StrangersAreCountedAndFillNoLog) {
-  for (int i = 0; i < 1000; ++i) table_->on_failed_handshake("192.0.2.7", "it does not greet as workers do", now_);
+  for (int i = 0; i < 1000; ++i) table_->on_failed_handshake("192.0.2.7", now_);
   EXPECT_EQ(logged(" stranger_refused"), 3u);
   EXPECT_EQ(table_->counts().failed_handshakes, 1000u);
   now_ = now_ + 60'000;
-  table_->on_failed_handshake("", "it does not greet as workers do", now_);
+  table_->on_failed_handshake("", now_);
   EXPECT_EQ(logged(" stranger_refused"), 4u);
 }
 

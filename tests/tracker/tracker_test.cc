@@ -7,10 +7,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include "recovery/limits.h"
+#include "tests/flipping_proxy.h"
 #include "tests/tracker/fixture.h"
+#include "tracker/handshake_watch.h"
 
 namespace warren::tracker {
 namespace {
@@ -18,12 +21,48 @@ namespace {
 using storage::Secret;
 using testing::AnyOf;
 using testing::HasSubstr;
+using testing::Not;
 using TrackerTest = WithTracker;
 using wire::Envelope;
 
 constexpr auto kHandshakeEnds = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                                 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                                 ZMQ_EVENT_DISCONNECTED;
+
+constexpr TimeMs kNever{std::numeric_limits<std::int64_t>::min()};
+
+TEST(HandshakeWatch, TellsAFailedHandshakeFromAKnockAndFromAWorkerThatLeaves) {
+  HandshakeWatch watch;
+  for (int fd = 1; fd <= 4; ++fd) watch.accepted(fd, "peer " + std::to_string(fd), TimeMs{0});
+  watch.given_up();  // ZeroMQ tells it right before the end of the connection
+  EXPECT_EQ(watch.closed(1), std::nullopt);
+  EXPECT_EQ(watch.closed(2), "peer 2");
+  watch.spoke(3);  // a message may be read before the success of its handshake is
+  watch.succeeded();
+  EXPECT_EQ(watch.closed(3), std::nullopt);
+  watch.succeeded();
+  EXPECT_EQ(watch.closed(4), std::nullopt) << "it has left without a word";
+  EXPECT_EQ(watch.closed(5), std::nullopt) << "it was never accepted";
+  watch.accepted(1, "another", TimeMs{0});
+  EXPECT_EQ(watch.closed(1), "another") << "nothing is left of what had the descriptor before";
+}
+
+TEST(HandshakeWatch, CutsOffTheOldestStrangersAndNobodyWhoHasSpoken) {
+  HandshakeWatch watch;
+  constexpr std::size_t kDescriptors = 200;
+  for (int fd = 0; fd < 150; ++fd) watch.accepted(fd, "", TimeMs{fd});
+  for (int fd = 0; fd < 40; ++fd) watch.spoke(fd);
+  // 110 strangers, and room for 160 connections besides those that spoke: half of it.
+  for (int fd = 40; fd < 70; ++fd) {
+    const auto cut = watch.overdue(kDescriptors, kNever);
+    ASSERT_TRUE(cut);
+    EXPECT_EQ(cut->descriptor, fd);
+  }
+  EXPECT_FALSE(watch.overdue(kDescriptors, kNever)) << "none is told twice, also before it has closed";
+  EXPECT_EQ(watch.overdue(kDescriptors, TimeMs{71})->descriptor, 70) << "one that has been a stranger for too long";
+  EXPECT_FALSE(watch.overdue(kDescriptors, TimeMs{71}));
+  EXPECT_TRUE(watch.overdue(0, kNever)) << "however few are left";
+}
 
 // Two workers join `job`; each has its plan when this returns.
 struct Pair {
@@ -90,8 +129,8 @@ TEST_F(TrackerTest, ASecretOfAnotherRootNeverGetsIn) {
   EXPECT_TRUE(tracker_->snapshot().value()->jobs.empty());
   const LogEvent told = log_.await("stranger_refused");
   // Whence is asked of the connection, which may be gone by then.
-  const std::string why = "a connection was refused: its secret file was made for another tracker";
-  EXPECT_THAT(told.text, AnyOf(why, why + "; the newest connection came from 127.0.0.1"));
+  EXPECT_THAT(told.text, HasSubstr("its secret file was made for another tracker"));
+  EXPECT_THAT(told.text, AnyOf(HasSubstr("; it came from 127.0.0.1"), Not(HasSubstr("came from"))));
   EXPECT_EQ(told.severity, Severity::kWarning);
 }
 
@@ -246,6 +285,27 @@ TEST_F(TrackerTest, AMessageThatIsTooLongEndsItsConnectionAlone) {
   ASSERT_EQ(big.await_event(ZMQ_EVENT_HANDSHAKE_SUCCEEDED), ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
   big.send_bytes(std::string(kMaxWorkerMessageBytes + 1, 'x'));
   EXPECT_EQ(big.await_event(ZMQ_EVENT_DISCONNECTED), ZMQ_EVENT_DISCONNECTED);
+  expect_alive(calm, "calm", 1);
+}
+
+// ZeroMQ 4.3.4 asserted seconds later, in a thread of its own, and the tracker was gone for all jobs.
+TEST_F(TrackerTest, AFlippedBitEndsItsConnectionAlone) {
+  start(options());
+  Pair calm(port(), "calm", credentials("calm"), 1);
+  FlippingProxy wire(port());
+  Client worker(wire.port(), credentials("train"));
+  worker.send(join_envelope("train", 9, "0", 2));
+  EXPECT_EQ(worker.receive().receiver(), 9u);
+  for (int flips = 1; flips <= 3; ++flips) {
+    wire.flip_next_to_target();
+    worker.send(join_envelope("train", 9, "0", 2));
+    ASSERT_TRUE(wire.await_closed_by_target(flips, std::chrono::milliseconds(kPatienceMs)))
+        << "the tracker still has a connection that it no longer reads";
+    EXPECT_EQ(worker.await_event(ZMQ_EVENT_DISCONNECTED), ZMQ_EVENT_DISCONNECTED);
+    // ZeroMQ makes the connection again.
+    worker.send(join_envelope("train", 9, "0", 2));
+    EXPECT_EQ(worker.receive().receiver(), 9u);
+  }
   expect_alive(calm, "calm", 1);
 }
 

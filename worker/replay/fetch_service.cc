@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -39,8 +40,13 @@ constexpr int kQueuedMessages = 64;
 constexpr int kBacklog = 1024;
 // A stranger that connects and never finishes the handshake is cut off after this time.
 constexpr int kHandshakeMs = 10'000;
-// A connection whose host vanished without a word is given up.
-constexpr int kPingMs = 5'000, kPingTimeoutMs = 15'000;
+// A connection whose host vanished without a word is given up after 15 s. ZeroMQ's own heartbeat is off:
+// tracker/control_socket.h says why.
+constexpr int kKeepAliveS = 5, kKeepAlives = 2, kUnacknowledgedMs = 15'000;
+// A connection that ends while an answer is waited for is made anew after this time, which doubles until an answer
+// comes: ZeroMQ never connects again where bytes did not decrypt, and what was under way is lost.
+constexpr auto kFirstPause = std::chrono::milliseconds(20), kMostPause = std::chrono::milliseconds(30'000);
+constexpr const char* kMonitor = "inproc://warren-fetch-monitor-";
 constexpr int kReconnectMs = 50, kMaxReconnectMs = 1000;
 // Encryption is work: two of ZeroMQ's threads share the connections.
 constexpr int kIoThreads = 2;
@@ -54,6 +60,7 @@ constexpr std::size_t kUnconnectedRequests = 64;
 constexpr std::size_t kCommands = 65'536;
 constexpr auto kIdle = std::chrono::seconds(60);
 constexpr int kLookForIdleMs = 10'000;
+constexpr int kSocketsOfPeer = 3;  // its own, and both ends of its monitor's
 constexpr int kMessagesAtOnce = 64;
 constexpr std::size_t kZapFrames = 7;
 constexpr std::size_t kSumBytes = 8;
@@ -102,9 +109,10 @@ class Socket {
   // What both kinds of connection have in common.
   bool set_common(std::size_t largest_message) {
     return set(ZMQ_LINGER, 0) && set(ZMQ_IPV6, 1) && set(ZMQ_SNDHWM, kQueuedMessages) &&
-           set(ZMQ_RCVHWM, kQueuedMessages) && set(ZMQ_HANDSHAKE_IVL, kHandshakeMs) &&
-           set(ZMQ_HEARTBEAT_IVL, kPingMs) && set(ZMQ_HEARTBEAT_TIMEOUT, kPingTimeoutMs) &&
-           set(ZMQ_HEARTBEAT_TTL, kPingTimeoutMs) && set(ZMQ_MAXMSGSIZE, static_cast<std::int64_t>(largest_message));
+           set(ZMQ_RCVHWM, kQueuedMessages) && set(ZMQ_HANDSHAKE_IVL, kHandshakeMs) && set(ZMQ_TCP_KEEPALIVE, 1) &&
+           set(ZMQ_TCP_KEEPALIVE_IDLE, kKeepAliveS) && set(ZMQ_TCP_KEEPALIVE_INTVL, kKeepAliveS) &&
+           set(ZMQ_TCP_KEEPALIVE_CNT, kKeepAlives) && set(ZMQ_TCP_MAXRT, kUnacknowledgedMs) &&
+           set(ZMQ_MAXMSGSIZE, static_cast<std::int64_t>(largest_message));
   }
 
  private:
@@ -163,6 +171,11 @@ struct FetchService::Impl {
     Socket socket;                   // none while it is not used
     std::deque<std::string> unsent;  // until there is a connection
     Clock::time_point used;
+    Socket monitor;                                   // of the socket
+    std::set<std::string> standing;                   // connections, by ZeroMQ's name of their other end
+    std::map<std::uint64_t, std::string> unanswered;  // by the number of the request
+    std::chrono::milliseconds pause = kFirstPause;
+    std::optional<Clock::time_point> renew_at;
   };
   struct Early {
     std::string connection;
@@ -215,6 +228,7 @@ struct FetchService::Impl {
   std::size_t early_bytes = 0;
   Clock::time_point looked_for_idle;
   std::uint64_t warnings = 0;
+  std::uint64_t connections = 0;
 
   // --- any thread ---
 
@@ -248,7 +262,7 @@ struct FetchService::Impl {
     };
     context = zmq_ctx_new();
     if (context == nullptr || zmq_ctx_set(context, ZMQ_IO_THREADS, kIoThreads) != 0 ||
-        zmq_ctx_set(context, ZMQ_MAX_SOCKETS, static_cast<int>(limits::kMaxWorldSize) + 16) != 0) {
+        zmq_ctx_set(context, ZMQ_MAX_SOCKETS, kSocketsOfPeer * static_cast<int>(limits::kMaxWorldSize) + 16) != 0) {
       return broken("context");
     }
     if (keys) {
@@ -302,9 +316,10 @@ struct FetchService::Impl {
         if (peer.socket.get() == nullptr) continue;
         const short events = peer.unsent.empty() ? ZMQ_POLLIN : ZMQ_POLLIN | ZMQ_POLLOUT;
         items.push_back({peer.socket.get(), 0, events, 0});
+        items.push_back({peer.monitor.get(), 0, ZMQ_POLLIN, 0});
         polled.push_back(rank);
       }
-      const long wait_ms = polled.empty() ? -1 : kLookForIdleMs;
+      const long wait_ms = polled.empty() ? -1 : static_cast<long>(until_next_look().count());
       if (zmq_poll(items.data(), static_cast<int>(items.size()), wait_ms) < 0) {
         WARREN_CHECK(zmq_errno() == EINTR, "the sockets of a running service can be waited for");
         continue;
@@ -314,10 +329,13 @@ struct FetchService::Impl {
       if (reads) serve();
       for (std::size_t i = 0; i < polled.size(); ++i) {
         const auto peer = peers.find(polled[i]);
-        if (peer == peers.end() || peer->second.socket.get() != items[fixed + i].socket) continue;
-        if ((items[fixed + i].revents & ZMQ_POLLOUT) != 0) flush(peer->second);
-        if ((items[fixed + i].revents & ZMQ_POLLIN) != 0) receive(peer->second);
+        const zmq_pollitem_t& of_socket = items[fixed + 2 * i];
+        if (peer == peers.end() || peer->second.socket.get() != of_socket.socket) continue;
+        if ((of_socket.revents & ZMQ_POLLOUT) != 0) flush(peer->second);
+        if ((of_socket.revents & ZMQ_POLLIN) != 0) receive(peer->second);
+        if (items[fixed + 2 * i + 1].revents != 0) take_events(peer->second);
       }
+      renew_ended();
       close_idle();
     }
   }
@@ -356,6 +374,10 @@ struct FetchService::Impl {
       // A connection to the same life stays; what it was asked in the older epoch is not sent any more.
       if (const auto old = before.find(peer.rank); old != before.end() && old->second.life == peer.life) {
         peer.socket = std::move(old->second.socket);
+        peer.monitor = std::move(old->second.monitor);
+        peer.standing = std::move(old->second.standing);
+        peer.renew_at = old->second.renew_at;
+        peer.pause = old->second.pause;
         peer.used = old->second.used;
       }
       peers.emplace(peer.rank, std::move(peer));
@@ -488,7 +510,9 @@ struct FetchService::Impl {
     if (peer.socket.get() == nullptr && !connect(peer)) return;
     peer.used = Clock::now();
     if (peer.unsent.size() >= kUnconnectedRequests) peer.unsent.pop_front();
+    if (peer.unanswered.size() >= kUnconnectedRequests) peer.unanswered.erase(peer.unanswered.begin());
     peer.unsent.push_back(seal(encode(send.request)));
+    peer.unanswered[send.request.id()] = peer.unsent.back();
     flush(peer);
   }
 
@@ -501,6 +525,11 @@ struct FetchService::Impl {
       ok = ok && s.set(ZMQ_CURVE_SERVERKEY, keys->public_z85) && s.set(ZMQ_CURVE_PUBLICKEY, keys->public_z85) &&
            s.set(ZMQ_CURVE_SECRETKEY, keys->secret_z85);
     }
+    const std::string events = kMonitor + std::to_string(++connections);
+    ok = ok && zmq_socket_monitor(s.get(), events.c_str(), ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) == 0;
+    Socket monitor(context, ZMQ_PAIR);
+    ok = ok && monitor.get() != nullptr && monitor.set(ZMQ_LINGER, 0) && monitor.set(ZMQ_RCVHWM, 0) &&
+         zmq_connect(monitor.get(), events.c_str()) == 0;
     // Whichever answers; requests go to connections that stand.
     bool any = false;
     for (const std::string& e : peer.endpoints) any = (ok && zmq_connect(s.get(), e.c_str()) == 0) || any;
@@ -509,6 +538,8 @@ struct FetchService::Impl {
       return false;
     }
     peer.socket = std::move(s);
+    peer.monitor = std::move(monitor);
+    peer.standing.clear();
     return true;
   }
 
@@ -543,7 +574,50 @@ struct FetchService::Impl {
         continue;
       }
       if (reply.value().sender() != peer.life.value || reply.value().receiver() != self.value) continue;
+      peer.unanswered.erase(reply.value().id());
+      peer.pause = kFirstPause;
       on_reply(from, reply.value(), payload.bytes());
+    }
+  }
+
+  [[nodiscard]] std::chrono::milliseconds until_next_look() const {
+    const auto now = Clock::now();
+    std::chrono::milliseconds wait(kLookForIdleMs);
+    for (const auto& [rank, peer] : peers) {
+      if (!peer.renew_at) continue;
+      wait = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(*peer.renew_at - now), {}, wait);
+    }
+    return wait;
+  }
+
+  // Of the peer's addresses one may lead elsewhere: what fails there says nothing of a connection that stands.
+  static void take_events(Peer& peer) {
+    while (true) {
+      Message event, address;
+      if (!event.receive(peer.monitor.get()) || !event.more() || !address.receive(peer.monitor.get())) return;
+      std::uint16_t kind = 0;
+      if (event.bytes().size() >= sizeof kind) std::memcpy(&kind, event.bytes().data(), sizeof kind);
+      if (kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+        peer.standing.insert(address.text());
+      } else if ((peer.standing.erase(address.text()) > 0 || peer.standing.empty()) && !peer.renew_at) {
+        peer.renew_at = Clock::now() + peer.pause;
+      }
+    }
+  }
+
+  // Asks again, over a new connection, what went over one that has ended.
+  void renew_ended() {
+    const auto now = Clock::now();
+    for (auto& [rank, peer] : peers) {
+      if (!peer.renew_at || now < *peer.renew_at) continue;
+      peer.renew_at.reset();
+      if (peer.socket.get() == nullptr) continue;
+      peer.pause = std::min(2 * peer.pause, kMostPause);
+      peer.unsent.clear();
+      if (peer.standing.empty()) peer.socket = {};
+      // Where nothing is waited for, the next request makes the connection.
+      if (peer.unanswered.empty() || (peer.socket.get() == nullptr && !connect(peer))) continue;
+      for (const auto& [id, request] : peer.unanswered) peer.unsent.push_back(request);
     }
   }
 
@@ -555,6 +629,7 @@ struct FetchService::Impl {
       if (peer.socket.get() == nullptr || now - peer.used < kIdle) continue;
       peer.socket = {};
       peer.unsent.clear();
+      peer.unanswered.clear();
     }
   }
 };

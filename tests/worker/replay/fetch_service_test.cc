@@ -21,6 +21,7 @@
 #include "recovery/fetch_codec.h"
 #include "recovery/limits.h"
 #include "storage/secret.h"
+#include "tests/flipping_proxy.h"
 #include "worker/plans.h"
 #include "worker/replay/done_reader.h"
 
@@ -532,6 +533,32 @@ TEST_F(FetchServices, AFlippedBitIsNoRequest) {
   wire::FetchReply reply;
   ASSERT_TRUE(reply.ParseFromString(frames[0].substr(0, frames[0].size() - 8)));
   EXPECT_EQ(reply.id(), 7U);
+}
+
+// ZeroMQ makes no connection again that ended with bytes that do not decrypt: the rank was asked for ever, and silent.
+TEST_F(FetchServices, AFlippedBitOnTheWayCostsAConnectionAndNoAnswer) {
+  constexpr std::size_t kBytes = 1'000'000;
+  add();
+  add();
+  wire::Plan p = plan();
+  FlippingProxy wire(nodes_[1]->service().port());
+  p.mutable_members(1)->set_fetch_port(wire.port());
+  for (const auto& node : nodes_) node->install(p);
+  const auto fetch = [&](std::uint64_t sequence) {
+    nodes_[1]->publish(sequence, kBytes);  // only now: else it comes along with the one before
+    std::vector<std::byte> buffer(kBytes);
+    nodes_[0]->want(sequence, buffer);
+    const Replayer::Done done = nodes_[0]->wait();
+    EXPECT_TRUE(done.status.ok()) << done.status.describe();
+    EXPECT_TRUE(buffer == bytes_of(sequence, kBytes));
+  };
+  fetch(0);
+  wire.flip_next_from_target();
+  fetch(1);
+  EXPECT_TRUE(wire.has_flipped());
+  wire.flip_next_to_target();
+  fetch(2);
+  EXPECT_TRUE(wire.has_flipped());
 }
 
 TEST_F(FetchServices, BadRepliesAreNotHanded) {
