@@ -16,6 +16,7 @@
 
 #include "tests/flipping_proxy.h"
 #include "tests/sanitized.h"
+#include "tests/strangers.h"
 
 namespace warren {
 namespace {
@@ -533,6 +534,40 @@ TEST(Cluster, AFlippedBitBetweenAWorkerAndTheTrackerCostsAConnectionAndNoEpoch) 
       });
   const std::lock_guard lock(mutex);
   EXPECT_THAT(events, ::testing::Not(::testing::Contains("interrupted")));
+}
+
+// The control thread took connections as long as there were any, and came to no heartbeat meanwhile.
+TEST(Cluster, StrangersAtEveryDoorHoldUpNoHeartbeat) {
+  std::mutex mutex;
+  std::vector<std::string> interrupts;
+  Cluster cluster("127.0.0.1", false, [&](std::string_view, const LogEvent& e) {
+    const std::lock_guard lock(mutex);
+    if (e.name == "interrupted") interrupts.push_back(e.text);
+  });
+  cluster.run_well(2, [&](Communicator& comm) {
+    comm.barrier();
+    std::optional<Strangers> strangers;
+    // The tracker's port; and of each rank those for links, logged results, links of the host, and segments.
+    if (comm.rank() == 0) {
+      EXPECT_EQ(strangers.emplace(4).doors(), 1u + 2 * 4);
+    }
+    std::uint64_t rounds = 1;
+    for (int beats = 0; beats < 5; ++beats) {
+      EXPECT_EQ(comm.allreduce(1), 2);
+      ++rounds;
+      // A heartbeat of each rank that tells of this round.
+      const auto told = [&] {
+        const auto seen = cluster.tracker().snapshot();
+        return seen.ok() && !seen.value()->jobs.empty() &&
+               std::ranges::all_of(seen.value()->jobs[0].view.members,
+                                   [&](const auto& m) { return m.rounds_finished >= rounds; });
+      };
+      while (!told()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    comm.barrier();
+  });
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(interrupts, ::testing::IsEmpty());
 }
 
 // ZeroMQ never connects again after such a handshake: the worker has to (warren chaos --seed=22 hung).

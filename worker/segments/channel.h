@@ -69,7 +69,7 @@ class SegmentChannel {
   // kUnavailable: nobody listens there, or not yet. kRefused: it is another user's.
   static Result<std::unique_ptr<SegmentChannel>> connect(const std::string& name, const handshake::LinkKey& key,
                                                          handshake::Hello hello);
-  // Of a listener's new connection.
+  // Of a listener's new connection, from a process of the same user.
   static std::unique_ptr<SegmentChannel> accept(OwnedFd fd, const handshake::LinkKey& key, Judge judge);
   ~SegmentChannel();
   SegmentChannel(const SegmentChannel&) = delete;

@@ -12,6 +12,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "worker/transport/same_user.h"
 
 namespace warren::worker {
 namespace {
@@ -127,8 +128,8 @@ void SegmentExchange::warn(const std::string& text, TimeMs now) {
   if (++warnings_ <= kWarningsPerSecond) events_.warning(text);
 }
 
-void SegmentExchange::accept_all(TimeMs now) {
-  while (true) {
+void SegmentExchange::accept_some(TimeMs now) {
+  for (int taken = 0; taken < kAcceptsATurn; ++taken) {
     OwnedFd fd(::accept4(listener_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.open()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -137,6 +138,10 @@ void SegmentExchange::accept_all(TimeMs now) {
         accept_again_ = now + kAcceptPauseMs;
       }
       return;
+    }
+    if (!is_same_user(fd.get())) {
+      warn("a connection for log segments was refused: a process of another user", now);
+      continue;
     }
     // The oldest goes first, so that a flood does not lock mates out: they try again.
     if (arrivals_.size() >= limits::kMaxPendingHandshakes) arrivals_.pop_front();
@@ -342,7 +347,7 @@ void SegmentExchange::on_message(Friend& f, SegmentChannel::Received received) {
 void SegmentExchange::run(TimeMs now) {
   if (!accept_again_ || now >= *accept_again_) {
     accept_again_.reset();
-    accept_all(now);
+    accept_some(now);
   }
   sort_arrivals(now);
   if (!members_) return;

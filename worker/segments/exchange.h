@@ -134,7 +134,7 @@ class SegmentExchange {
                   SegmentListener listener, Events events);
   [[nodiscard]] handshake::Verdict judge(const handshake::Hello& hello) const;
   [[nodiscard]] bool connects_to(const Mate& mate) const { return members_->self < mate.rank; }
-  void accept_all(TimeMs now);
+  void accept_some(TimeMs now);
   void sort_arrivals(TimeMs now);
   void connect(Friend& f, TimeMs now);
   void adopt(Friend& f, std::unique_ptr<SegmentChannel> channel);

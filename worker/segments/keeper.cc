@@ -18,6 +18,7 @@
 #include "recovery/limits.h"
 #include "storage/files.h"
 #include "storage/start_thread.h"
+#include "worker/transport/same_user.h"
 
 namespace warren::worker {
 namespace {
@@ -110,7 +111,7 @@ void SegmentKeeper::loop() {
       return warn_(std::string("cannot keep log segments any more: ") + std::strerror(errno));
     }
     if (fds[0].revents != 0) return;
-    accept_all(now_ms(), accepting);
+    accept_some(now_ms(), accepting);
     for (auto c = clients_.begin(); c != clients_.end();) {
       serve(*c);
       const bool late = !c->channel->open() && now_ms() >= c->deadline_ms;
@@ -119,8 +120,8 @@ void SegmentKeeper::loop() {
   }
 }
 
-void SegmentKeeper::accept_all(std::int64_t now, bool& accepting) {
-  while (true) {
+void SegmentKeeper::accept_some(std::int64_t now, bool& accepting) {
+  for (int taken = 0; taken < kAcceptsATurn; ++taken) {
     OwnedFd fd(::accept4(listener_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.open()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -134,6 +135,7 @@ void SegmentKeeper::accept_all(std::int64_t now, bool& accepting) {
       return;
     }
     shut_told_ = false;
+    if (!is_same_user(fd.get())) continue;
     if (clients_.size() >= most_clients_) clients_.pop_front();
     auto channel =
         SegmentChannel::accept(std::move(fd), key_, [](const auto&) { return handshake::Verdict::kWelcome; });

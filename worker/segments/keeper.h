@@ -58,7 +58,7 @@ class SegmentKeeper {
 
   SegmentKeeper(SegmentListener listener, OwnedFd wake, OwnedFd file, std::uint32_t workers, Warn warn);
   void loop();
-  void accept_all(std::int64_t now_ms, bool& accepting);
+  void accept_some(std::int64_t now_ms, bool& accepting);
   void serve(Client& client);
   void keep(Segment segment);
   void forget(std::uint64_t scope, Incarnation life);

@@ -20,6 +20,7 @@
 #include "recovery/limits.h"
 #include "storage/fork_guard.h"
 #include "worker/transport/pass_fd.h"
+#include "worker/transport/same_user.h"
 
 namespace warren::worker {
 namespace {
@@ -353,8 +354,12 @@ void Connector::warn(const std::string& text, TimeMs now) {
   if (++warnings_ <= kWarningsPerSecond) events_.warning(text);
 }
 
-void Connector::accept_all(int listener, TimeMs now) {
-  while (listener >= 0) {
+void Connector::accept_some(int listener, TimeMs now) {
+  if (listener < 0) return;
+  // Those that this rank has begun are as many as its plan has links.
+  auto incoming = static_cast<std::size_t>(
+      std::ranges::count_if(conversations_, [](const Conversation& c) { return !c.outgoing; }));
+  for (int taken = 0; taken < kAcceptsATurn; ++taken) {
     sockaddr_storage from{};
     socklen_t length = sizeof from;
     const int fd = ::accept4(listener, reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -366,9 +371,13 @@ void Connector::accept_all(int listener, TimeMs now) {
       }
       return;
     }
-    // Those that this rank has begun are as many as its plan has links.
-    const auto incoming = std::ranges::count_if(conversations_, [](const Conversation& c) { return !c.outgoing; });
-    if (static_cast<std::size_t>(incoming) >= limits::kMaxPendingHandshakes) {
+    const bool on_host = listener == host_listener_;
+    if (on_host && !is_same_user(fd)) {
+      ::close(fd);
+      warn("a connection from a process of this host was refused: it is another user's", now);
+      continue;
+    }
+    if (incoming >= limits::kMaxPendingHandshakes) {
       // The oldest that has proven nothing goes first, so that a flood does not lock peers out: they try again.
       const auto oldest = std::find_if(conversations_.begin(), conversations_.end(), [](const Conversation& c) {
         return !c.outgoing && c.state != State::kConnectOnward && c.state != State::kSendVerdict &&
@@ -380,11 +389,13 @@ void Connector::accept_all(int listener, TimeMs now) {
       }
       ::close(oldest->fd);
       conversations_.erase(oldest);
+      --incoming;
     }
+    ++incoming;
     Conversation& c = conversations_.emplace_back();
     c.fd = not_for_children(fd);
     c.state = State::kReadHello;
-    c.on_host = listener == host_listener_;
+    c.on_host = on_host;
     c.remote = c.on_host ? "a process of this host" : name_of(reinterpret_cast<const sockaddr*>(&from), length);
     c.deadline = now + kStrangerTimeoutMs;
     expect(c, handshake::kHelloBytes);
@@ -714,8 +725,8 @@ bool Connector::step(Conversation& c, TimeMs now) {
 void Connector::run(TimeMs now) {
   if (!accept_again_ || now >= *accept_again_) {
     accept_again_.reset();
-    accept_all(listener_, now);
-    accept_all(host_listener_, now);
+    accept_some(listener_, now);
+    accept_some(host_listener_, now);
   }
   for (auto it = conversations_.begin(); it != conversations_.end();) {
     it = step(*it, now) ? std::next(it) : conversations_.erase(it);

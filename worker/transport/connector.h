@@ -164,7 +164,7 @@ class Connector {
   [[nodiscard]] std::size_t ring_bytes() const;
   [[nodiscard]] std::vector<Knocks::Place> places_of(Rank peer) const;
   Wish& wish_for(GroupId group, Rank peer);
-  void accept_all(int listener, TimeMs now);
+  void accept_some(int listener, TimeMs now);
   void start_attempt(Wish& wish, TimeMs now);
   void greet(Conversation& c, Rank to, Rank relay_to);
   [[nodiscard]] bool may_join(const Conversation& c) const;

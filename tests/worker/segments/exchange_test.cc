@@ -18,6 +18,7 @@
 
 #include "tests/worker/segments/fixture.h"
 #include "tests/worker/send_fds.h"
+#include "worker/transport/same_user.h"
 
 namespace warren::worker {
 namespace {
@@ -626,6 +627,28 @@ struct Shared {
     shared.published = s + 1;
   }
   for (;;) ::pause();
+}
+
+TEST_F(SegmentExchangeTest, AFloodIsTakenInTurns) {
+  Node& one = add(0, 100);
+  constexpr int kFlood = 3 * kAcceptsATurn;
+  std::vector<OwnedFd> strangers;
+  for (int i = 0; i < kFlood; ++i) {
+    strangers.push_back(dial(0));
+    ASSERT_EQ(::shutdown(strangers.back().get(), SHUT_WR), 0);
+  }
+  const auto served = [&] {
+    return std::ranges::count_if(strangers, [](const OwnedFd& fd) {
+      char byte = 0;
+      const ssize_t n = ::recv(fd.get(), &byte, 1, MSG_DONTWAIT);
+      return n == 0 || (n < 0 && errno != EAGAIN);
+    });
+  };
+  for (int turn = 1; turn <= 3; ++turn) {
+    one.exchange->run(now_);
+    EXPECT_LE(served(), turn * kAcceptsATurn);
+  }
+  EXPECT_TRUE(run_until([&] { return served() == kFlood; }));
 }
 
 TEST_F(SegmentExchangeTest, LivesThatAreKilledInMidPublishLoseNothing) {
