@@ -24,6 +24,7 @@
 #include <string_view>
 
 #include "storage/secret.h"
+#include "storage/zeromq.h"
 #include "worker/launch/netinfo.h"
 #include "worker/launch/settings.h"
 
@@ -211,7 +212,7 @@ struct ZmqClose {
   void operator()(void* socket) const { zmq_close(socket); }
 };
 struct ZmqEnd {
-  void operator()(void* context) const { zmq_ctx_term(context); }
+  void operator()(void* context) const { end_zeromq(context); }
 };
 
 // Why the tracker at `endpoint` does not talk to who has these keys; empty: it does. It proves which tracker it is, and

@@ -16,6 +16,7 @@
 #include "recovery/codec.h"
 #include "recovery/limits.h"
 #include "storage/secret.h"
+#include "storage/zeromq.h"
 #include "worker/launch/netinfo.h"
 #include "worker/launch/settings.h"
 
@@ -34,7 +35,7 @@ struct ZmqClose {
   void operator()(void* socket) const { zmq_close(socket); }
 };
 struct ZmqEnd {
-  void operator()(void* context) const { zmq_ctx_term(context); }
+  void operator()(void* context) const { end_zeromq(context); }
 };
 struct ZmqMessage {
   ZmqMessage() { zmq_msg_init(&message); }

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "recovery/codec.h"
+#include "storage/start_thread.h"
+#include "storage/zeromq.h"
 
 namespace warren::tracker {
 namespace {
@@ -141,6 +143,7 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::bind(const std::string& ad
                                                            const std::optional<storage::CurveKeys>& keys) {
   auto where = bindable(address, port);
   if (!where.ok()) return where.status();
+  const SignalsBlocked here;  // ZeroMQ's calls fail when one comes
   std::unique_ptr<ControlSocket> s(new ControlSocket);
   const auto broken = [](const char* what) {
     return Status(Code::kInternal, std::string("cannot set up ZeroMQ (") + what + "): " + zmq_text());
@@ -183,7 +186,7 @@ ControlSocket::~ControlSocket() {
   }
   if (monitor_ != nullptr) zmq_close(monitor_);
   if (zap_ != nullptr) zmq_close(zap_);
-  if (context_ != nullptr) zmq_ctx_term(context_);
+  if (context_ != nullptr) end_zeromq(context_);
 }
 
 void ControlSocket::wait(int wake_fd, std::int64_t timeout_ms) {

@@ -19,6 +19,7 @@
 #include "storage/secret.h"
 #include "storage/segment_memory.h"
 #include "storage/start_thread.h"
+#include "storage/zeromq.h"
 #include "worker/dead_segments.h"
 #include "worker/launch/netinfo.h"
 #include "worker/logged.h"
@@ -94,11 +95,12 @@ struct Control::Sockets {
   Sockets& operator=(const Sockets&) = delete;
   ~Sockets() {
     close();
-    if (context != nullptr) zmq_ctx_term(context);  // at most kLingerMs
+    if (context != nullptr) end_zeromq(context);  // at most kLingerMs
   }
 
   // A new connection instead of the one there is. What was said over that one and not heard is lost.
   Status renew() {
+    const SignalsBlocked here;  // ZeroMQ's calls fail when one comes
     close();
     tracker = context == nullptr ? nullptr : zmq_socket(context, ZMQ_DEALER);
     if (tracker == nullptr) return {Code::kUnavailable, "cannot make a ZeroMQ socket: " + zmq_text()};

@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -534,6 +536,40 @@ TEST(Cluster, AFlippedBitBetweenAWorkerAndTheTrackerCostsAConnectionAndNoEpoch) 
       });
   const std::lock_guard lock(mutex);
   EXPECT_THAT(events, ::testing::Not(::testing::Contains("interrupted")));
+}
+
+// ZeroMQ's calls end early when a signal handler runs in their thread.
+TEST(Cluster, ASignalStormFailsNoCreateAndLeavesNoThreadBehind) {
+  Cluster cluster;
+  struct sigaction count {
+  }, before{};
+  static std::atomic<int> signals;
+  count.sa_handler = [](int) { ++signals; };
+  ASSERT_EQ(::sigaction(SIGUSR1, &count, &before), 0);
+  const auto threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  const auto cycle = [&](int i) {
+    Communicator comm = Communicator::create(cluster.options(0, 1, "job" + std::to_string(i)));
+    EXPECT_EQ(comm.allreduce(1), 1);
+    comm.finalize();
+  };
+  cycle(0);
+  const auto usual = threads();
+  std::atomic<bool> over{false};
+  std::thread storm([&over, program = ::pthread_self()] {
+    while (!over) {
+      ::pthread_kill(program, SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  });
+  for (int i = 1; i <= 40; ++i) EXPECT_NO_THROW(cycle(i));
+  over = true;
+  storm.join();
+  EXPECT_GT(signals, 40);
+  EXPECT_EQ(threads(), usual);
+  ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
 // The control thread took connections as long as there were any, and came to no heartbeat meanwhile.

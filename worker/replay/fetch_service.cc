@@ -27,6 +27,7 @@
 #include "storage/secret.h"
 #include "storage/start_thread.h"
 #include "storage/xxh3.h"
+#include "storage/zeromq.h"
 #include "worker/launch/netinfo.h"
 #include "worker/replay/done_reader.h"
 
@@ -198,7 +199,7 @@ struct FetchService::Impl {
     peers.clear();
     router = {};
     zap = {};
-    if (context != nullptr) zmq_ctx_term(context);
+    if (context != nullptr) end_zeromq(context);
     if (wake_fd >= 0) ::close(wake_fd);
   }
 
@@ -260,6 +261,7 @@ struct FetchService::Impl {
     const auto broken = [](const char* what) {
       return Status(Code::kUnavailable, std::string("cannot set up ZeroMQ (") + what + "): " + zmq_text());
     };
+    const SignalsBlocked here;  // ZeroMQ's calls fail when one comes
     context = zmq_ctx_new();
     if (context == nullptr || zmq_ctx_set(context, ZMQ_IO_THREADS, kIoThreads) != 0 ||
         zmq_ctx_set(context, ZMQ_MAX_SOCKETS, kSocketsOfPeer * static_cast<int>(limits::kMaxWorldSize) + 16) != 0) {
