@@ -1,25 +1,24 @@
-#include <fcntl.h>
 #include <gflags/gflags.h>
-#include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
+#include "storage/standard_descriptors.h"
 #include "worker/launch/text.h"
 
 namespace warren::cli {
 namespace {
 
-// A descriptor that is opened later must not take the place of a closed standard one.
-void open_standard_descriptors() {
-  int fd;
-  do {
-    fd = open("/dev/null", O_RDWR);
-  } while (fd >= 0 && fd <= 2);
-  if (fd > 2) close(fd);
+// Takes back what whoever started this program may have changed by mistake. Where SIGCHLD is ignored, as some
+// supervisors leave it, the kernel throws away how children end: every failure of a worker would count as success.
+void begin_afresh() {
+  open_standard_descriptors();
+  (void)std::signal(SIGCHLD, SIG_DFL);
 }
 
 int unknown(const std::string& name) {
@@ -55,7 +54,7 @@ int dispatch(const std::vector<std::string>& words) {
 }  // namespace warren::cli
 
 int main(int argc, char** argv) {
-  warren::cli::open_standard_descriptors();
+  warren::cli::begin_afresh();
   try {
     return warren::cli::dispatch(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   } catch (const std::exception& e) {

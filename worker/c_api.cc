@@ -23,6 +23,7 @@
 
 #include "recovery/limits.h"
 #include "storage/fork_guard.h"
+#include "storage/standard_descriptors.h"
 #include "worker/call.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
@@ -490,6 +491,7 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
               "the options were not filled by warren_options_init, or by one of another version"};
     }
     count_forks();
+    warren::open_standard_descriptors();
     auto settings = warren::worker::resolve(options, warren::worker::process_environment());
     if (!settings.ok()) return settings.status();
     warren::worker::Log log;

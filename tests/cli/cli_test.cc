@@ -79,7 +79,8 @@ class Program {
     if (errors_full) fill(err_[1]);
     pid_ = fork();
     if (pid_ == 0) {
-      for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, signal == ignored ? SIG_IGN : SIG_DFL);
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD})
+        std::signal(signal, signal == ignored ? SIG_IGN : SIG_DFL);
       dup2(out_[1], 1);
       dup2(err_[1], 2);
       execve(WARREN_PROGRAM, argv.data(), envp.data());
@@ -224,6 +225,16 @@ TEST(Help, ShowsOnlyTheCommandsOwnFlags) {
   EXPECT_THAT(page, HasSubstr("--out=TEXT"));
   for (const char* other : {"--port", "--logtostderr", "--flagfile", "--ranks"})
     EXPECT_THAT(page, Not(HasSubstr(other)));
+}
+
+// cron and some supervisors leave it so: every failure counted as success, and nobody was started again.
+TEST(Run, KnowsHowItsWorkersEndWhereItWasStartedToIgnoreThat) {
+  Program failed({"run", "-n", "2", "--", "/bin/sh", "-c", "exit 3"}, {}, SIGCHLD);
+  EXPECT_EQ(failed.wait(), 3) << failed.error();
+  Program killed({"run", "-n", "1", "--restarts=1", "--", "/bin/sh", "-c", "[ $WARREN_ATTEMPT = 1 ] || kill -9 $$"}, {},
+                 SIGCHLD);
+  EXPECT_EQ(killed.wait(), 0) << killed.error();
+  EXPECT_THAT(killed.error(), HasSubstr("worker_restarted"));
 }
 
 TEST(Usage, WhatIsWrongIsNamedWithTheNearestMatch) {

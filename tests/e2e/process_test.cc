@@ -51,6 +51,19 @@ TEST(Processes, AKilledRankIsNamedByAllOthersAndTheJobGoesOnInNewLives) {
   }
 }
 
+// What it opened next was its standard error: its log's memory, into which its log lines went.
+TEST(Processes, AWorkerWithoutStandardDescriptorsGivesTheirPlacesToNothingElse) {
+  Cluster cluster;
+  Process worker({"/bin/sh", "-c", "exec \"$@\" 0<&- 2<&-", "sh", WARREN_LOOPER, cluster.address(), cluster.root_file(),
+                  "0", "1", "1000"});
+  EXPECT_EQ(worker.line(), "joined 0");
+  for (const char* descriptor : {"0", "2"}) {
+    const std::filesystem::path link =
+        std::filesystem::path("/proc") / std::to_string(worker.pid()) / "fd" / descriptor;
+    EXPECT_EQ(std::filesystem::read_symlink(link), "/dev/null") << descriptor;
+  }
+}
+
 // A child of its, which has a copy of every descriptor, does not keep its death from being seen: with heartbeats alone
 // that would take longer than a test waits.
 TEST(Processes, AKilledRankThatHasForkedIsSeenToBeDead) {

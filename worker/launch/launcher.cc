@@ -18,6 +18,7 @@
 #include <memory>
 #include <utility>
 
+#include "recovery/check.h"
 #include "recovery/limits.h"
 #include "worker/launch/guard.h"
 #include "worker/launch/life_sign.h"
@@ -147,17 +148,19 @@ class ChildEnvironment {
 
 // Between fork and exec of a process that may have threads: only calls that are safe in a signal handler.
 [[noreturn]] void become_worker(const char* const* program, char* const* environment, pid_t launcher,
-                                const sigset_t& mask, const cpu_set_t* core, const rlimit* open_files, int output,
-                                int error, int life, int failed) {
+                                const cpu_set_t* core, const rlimit* open_files, int output, int error, int life,
+                                int failed) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  sigset_t none;  // a signal that the launcher was started with blocked would end no worker
+  sigemptyset(&none);
   // The launcher may have died before the death signal was asked for.
   if (getppid() == launcher && nothing >= 0 && dup2(nothing, 0) >= 0 && dup2(output, 1) >= 0 && dup2(error, 2) >= 0 &&
       (life < 0 || fcntl(life, F_SETFD, 0) == 0) &&
       (core == nullptr || sched_setaffinity(0, sizeof *core, core) == 0) &&
       (open_files == nullptr || setrlimit(RLIMIT_NOFILE, open_files) == 0) &&
-      sigprocmask(SIG_SETMASK, &mask, nullptr) == 0) {
+      sigprocmask(SIG_SETMASK, &none, nullptr) == 0) {
     execvpe(program[0], const_cast<char* const*>(program), environment);
   }
   const int why = errno;
@@ -280,10 +283,9 @@ class Launch {
     const pid_t launcher = getpid();
     const pid_t pid = fork();
     if (pid == 0) {
-      become_worker(program_.data(), environment.get(), launcher, signals_.mask_before(),
-                    options_.bind_to_core ? &w.core : nullptr, options_.open_files ? &*options_.open_files : nullptr,
-                    output.value().write_end.get(), error.value().write_end.get(), life.fd(),
-                    failed.value().write_end.get());
+      become_worker(program_.data(), environment.get(), launcher, options_.bind_to_core ? &w.core : nullptr,
+                    options_.open_files ? &*options_.open_files : nullptr, output.value().write_end.get(),
+                    error.value().write_end.get(), life.fd(), failed.value().write_end.get());
     }
     if (pid < 0) return system_failure("cannot start worker " + std::to_string(w.id));
     setpgid(pid, pid);  // the child does the same; whoever is first, the group is there before anyone needs it
@@ -320,8 +322,11 @@ class Launch {
     kill(-w.pid, SIGKILL);
     guard_.remove(w.pid);
     int status = 0;
-    while (waitpid(w.pid, &status, 0) < 0 && errno == EINTR) {
-    }
+    pid_t collected;
+    do {
+      collected = waitpid(w.pid, &status, 0);
+    } while (collected < 0 && errno == EINTR);
+    WARREN_CHECK(collected == w.pid, "nobody but the launcher collects its workers, whose SIGCHLD is not ignored");
     w.pid = 0;
     w.pidfd = Fd();
     w.worked = w.life.has_worked();

@@ -32,8 +32,6 @@ class LauncherSignals {
 
   // A signalfd; -1 if the system gave none.
   [[nodiscard]] int fd() const { return fd_; }
-  // What a started process gets.
-  [[nodiscard]] const sigset_t& mask_before() const { return before_; }
 
  private:
   sigset_t blocked_{}, before_{};

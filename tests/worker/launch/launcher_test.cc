@@ -538,6 +538,18 @@ TEST(LaunchHung, WorkersInheritNothingElse) {
   EXPECT_EQ(count(run(o).output, "memfd"), 0);
 }
 
+// One that its parent has blocked by mistake would not end a worker that it is passed on to.
+TEST(LaunchSignals, WorkersStartWithNoneBlocked) {
+  sigset_t blocked, before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  sigaddset(&blocked, SIGCHLD);
+  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &blocked, &before), 0);
+  const Finished f = run(shell(1, "grep SigBlk /proc/self/status"));
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
+  EXPECT_THAT(f.output, HasSubstr("SigBlk:\t0000000000000000\n"));
+}
+
 TEST(Launch, RestartsAreBounded) {
   auto o = shell(1, "echo $WARREN_ATTEMPT; exit 9");
   o.restarts = 0;
