@@ -340,7 +340,7 @@ JobTable::Job* JobTable::find_or_create(const Sender& from, const wire::Envelope
     return no(Status(Code::kClosed, "this tracker does not know job " + name +
                                         ": the job ended long ago, or the tracker was started on another journal"));
   }
-  if (jobs_.size() >= limits::kMaxJobsPerTracker) {
+  if (jobs_.size() >= limits::kMaxJobsPerTracker && !make_room()) {
     return no(Status(Code::kExhausted, "this tracker serves " + std::to_string(limits::kMaxJobsPerTracker) +
                                            " jobs already, which is its limit: wait for one to end, or start "
                                            "another tracker"));
@@ -479,6 +479,10 @@ bool JobTable::sweep(Job& job, TimeMs now) {
     }
   }
   if (why.empty() || !job.pending.empty()) return false;
+  return evict(job, why);
+}
+
+bool JobTable::evict(Job& job, const std::string& why) {
   if (const Status s = options_.journal->erase(job.name); !s.ok()) {
     ++counts_.persist_failures;
     log(job.name, Severity::kError, "forget_failed", s.describe());
@@ -487,6 +491,15 @@ bool JobTable::sweep(Job& job, TimeMs now) {
   log(job.name, Severity::kInfo, "job_evicted", "job " + job.name + " was forgotten: " + why);
   remove(job);
   return true;
+}
+
+bool JobTable::make_room() {
+  Job* oldest = nullptr;
+  for (const auto& [name, job] : jobs_) {
+    if (job->machine.state() != TrackerMachine::State::kFinished || !job->pending.empty()) continue;
+    if (oldest == nullptr || job->last_message < oldest->last_message) oldest = job.get();
+  }
+  return oldest != nullptr && evict(*oldest, "it finished, and another job needs its place");
 }
 
 void JobTable::send(Job& job, const tracker_effect::Send& effect) {

@@ -119,6 +119,11 @@ class JobTable {
   // The following two remove the job, sweep() if it returns true.
   void give_up(Job& job);
   bool sweep(Job& job, TimeMs now);
+  // Erases the job from the journal too; false: that failed.
+  bool evict(Job& job, const std::string& why);
+  // Where the table is full the finished job that has been silent for longest goes before its time. False: none has
+  // finished.
+  bool make_room();
   void reschedule(Job& job);
 
   void send(Job& job, const tracker_effect::Send& effect);

@@ -818,6 +818,15 @@ void Control::install(const wire::Plan& plan) {
   }
 }
 
+// The job has finished: nobody will read what the launcher keeps for it. Lives are named one by one, as a new job may
+// have the name by now.
+void Control::forget_kept() {
+  if (!keeper_) return;
+  keeper_->forget(self_);
+  if (!segments_) return;
+  for (const Incarnation life : segments_->kept()) keeper_->forget(life);
+}
+
 void Control::run_effects(std::vector<WorkerEffect> effects) {
   for (std::size_t i = 0; i < effects.size(); i++) {
     std::vector<WorkerEffect> more;
@@ -842,6 +851,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    [&](const worker_effect::Loaded& e) { data_path_.loaded(e); },
                    [&](const worker_effect::Committed& e) { data_path_.committed(e.version, e.timeline); },
                    [&](const worker_effect::Fail& e) {
+                     if (e.why.code() == Code::kFinished) forget_kept();
                      life_sign_.ended(e.why);
                      data_path_.failed(e);
                    },
@@ -855,6 +865,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    [&](const worker_effect::Serve& e) { data_path_.serve(e.plan); },
                    [&](const worker_effect::Left&) { (void)end_process(true, [] {}); },
                    [&](const worker_effect::Finished&) {
+                     forget_kept();
                      life_sign_.finished();
                      data_path_.finished();
                    },

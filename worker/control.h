@@ -221,6 +221,7 @@ class Control {
   // In which round this rank waits for that one, for people; empty: in none.
   [[nodiscard]] std::string waits_for(Rank peer) const;
   void watch_links();
+  void forget_kept();
   void run_effects(std::vector<WorkerEffect> effects);
   void set_progress();
   // The machine is needed elsewhere. `with_launcher`: and its launcher goes, too.

@@ -464,6 +464,28 @@ TEST_F(JobTableTest, TheNumberOfJobsIsLimited) {
   EXPECT_EQ(count(Envelope::kPlan), 2u) << "the others go on";
 }
 
+TEST_F(JobTableTest, TheOldestFinishedJobMakesRoom) {
+  const auto finish = [&](const std::string& name) {
+    say("c-" + name, join_envelope(name, 1, "0", 1));
+    Envelope leave = envelope_of(name, 1);
+    leave.mutable_leave()->set_epoch(job(name)->view.epoch.value);
+    leave.mutable_leave()->set_finalize(true);
+    say("c-" + name, leave);
+    EXPECT_EQ(job(name)->view.state, TrackerMachine::State::kFinished);
+  };
+  finish("older");
+  now_ = now_ + 1;
+  finish("newer");
+  for (std::size_t i = 2; i < limits::kMaxJobsPerTracker; ++i) {
+    say("c" + std::to_string(i), join_envelope("job" + std::to_string(i), 1, "0", 2));
+  }
+  sent_.clear();
+  say("one-more", join_envelope("one-more", 1, "0", 2));
+  EXPECT_EQ(count(Envelope::kWelcome), 1u);
+  EXPECT_FALSE(disk_->durable.contains("older"));
+  EXPECT_TRUE(disk_->durable.contains("newer"));
+}
+
 TEST_F(JobTableTest, RoutesAreBoundedWhoeverKnocks) {
   join_two("train");
   for (std::uint64_t i = 0; i < 5000; ++i) say("c" + std::to_string(i), heartbeat_envelope("train", 100 + i, 1, 1));

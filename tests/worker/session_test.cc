@@ -31,6 +31,7 @@
 #include "tests/worker/hanging_store.h"
 #include "tests/worker/no_threads.h"
 #include "worker/launch/settings.h"
+#include "worker/segments/keeper.h"
 
 namespace warren::worker {
 namespace {
@@ -522,6 +523,30 @@ TEST_F(SessionTest, AnAsynchronousCallNeedsNoThreadThatIsNotThere) {
 }
 
 // They would sleep on the same descriptors, and who wakes sooner takes away what would wake the other.
+// Programs may run one job after another: what each has logged stayed in memory as long as its launcher.
+TEST_F(SessionTest, ALauncherKeepsNothingOfAJobThatHasFinished) {
+  disk().let_go();
+  auto keeper = std::move(SegmentKeeper::start(1, [](const std::string& text) { ADD_FAILURE() << text; })).value();
+  ASSERT_EQ(::setenv(kKeeperVariable, keeper->environment().c_str(), 1), 0);
+  const auto kept = [&](std::uint64_t life) {
+    const auto segment = std::move(memfd_segment(4096, "another-life")).value();
+    const auto link =
+        KeeperLink::offer(keeper->environment(), {"j", join_.host_id(), "w1", Incarnation(life), segment}, kPatienceMs);
+    EXPECT_TRUE(link.ok()) << link.status().describe();
+    const std::size_t n = link.value()->take().size();
+    link.value()->forget(Incarnation(life));
+    return n;
+  };
+  start("async", [&](Session& session) {
+    sum(session, 1000);
+    EXPECT_EQ(kept(71), 1u) << "it is kept while the job runs";
+  });
+  tracker_.finish(1);
+  program_.join();
+  EXPECT_EQ(kept(72), 0u);
+  ASSERT_EQ(::unsetenv(kKeeperVariable), 0);
+}
+
 TEST_F(SessionTest, OfTwoThreadsThatWaitOneWatchesTheLinks) {
   most_sleeping = 0;
   std::promise<void> two;
