@@ -313,63 +313,53 @@ class Model:
         held: dict = {}
         return any(held.setdefault(purpose, value) != value for life in lives for purpose, value in life.values)
 
+    def step(self, state: State, rank: int) -> Life | str | None:
+        """What a rank does next: its life after it, "restart", or None: it waits, or has finished."""
+        life = state.lives[rank]
+        if life.version == self.program.versions:
+            return None
+        if life.phase == "asks":
+            return self.decide(state, rank)
+        call = self.next_call(life)
+        if call is None:
+            if life.version > state.committed:
+                return None  # one commit may be pending
+            ended = life._replace(counts=(*life.counts, (life.version, life.sequence)))
+            return self.begin_version(ended, life.version + 1, life.next_table)
+        if life.phase == "computes" and self.asks(life):
+            return life._replace(phase="asks")
+        known = dict(state.log).get((life.version, life.sequence))
+        if known is None:
+            return life._replace(phase="waits") if life.phase == "computes" else None
+        site, purpose, value = known
+        if site != call.site:
+            raise Outcome("desync")
+        return self.take(life, call, value if call is EXCHANGE or purpose == call.purpose else ("mixed", None), True)
+
     def steps(self, state: State):
-        """States that follow."""
+        """States that follow; in the place of one, the name of an outcome."""
         stands = True
-        for rank, life in enumerate(state.lives):
-            after = None
-            if life.version == self.program.versions:
-                continue
-            if life.phase == "asks":
-                after = self.decide(state, rank)
-                if after == "restart":
-                    if state.restarts == 0:
-                        raise Outcome("stuck")
-                    stands = False
-                    again = state._replace(log=(), restarts=state.restarts - 1)
-                    yield "restart", again._replace(lives=tuple(self.new_life(again) for _ in range(self.ranks)))
-                    continue
-            elif life.phase == "computes":
-                call = self.next_call(life)
-                if call is None:
-                    if life.version > state.committed:
-                        continue  # one commit may be pending
-                    ended = life._replace(counts=(*life.counts[-1:], (life.version, life.sequence)))
-                    after = self.begin_version(ended, life.version + 1, life.next_table)
-                elif self.asks(life):
-                    after = life._replace(phase="asks")
-                else:
-                    known = dict(state.log).get((life.version, life.sequence))
-                    if known is None:
-                        after = life._replace(phase="waits")
-                    elif known[0] != call.site:
-                        raise Outcome("desync")
-                    else:
-                        value = known[2] if call is EXCHANGE or known[1] == call.purpose else ("mixed", None)
-                        after = self.take(life, call, value, True)
-            elif life.phase == "waits":
-                # Asked, and it is in the log by now.
-                known = dict(state.log).get((life.version, life.sequence))
-                call = self.next_call(life)
-                if known is not None:
-                    if known[0] != call.site:
-                        raise Outcome("desync")
-                    value = known[2] if call is EXCHANGE or known[1] == call.purpose else ("mixed", None)
-                    after = self.take(life, call, value, True)
+        for rank in range(self.ranks):
+            try:
+                after = self.step(state, rank)
+            except Outcome as outcome:
+                after = str(outcome)
             if after is None:
                 continue
             stands = False
-            lives = (*state.lives[:rank], after, *state.lives[rank + 1:])
-            yield None, state._replace(lives=lives)
-        if state.kills > 0:
-            for rank, life in enumerate(state.lives):
-                if life.version == self.program.versions:
-                    continue
-                lives = (*state.lives[:rank], self.new_life(state), *state.lives[rank + 1:])
-                yield None, state._replace(lives=lives, kills=state.kills - 1)
+            if isinstance(after, Life):
+                yield state._replace(lives=(*state.lives[:rank], after, *state.lives[rank + 1:]))
+                continue
+            yield after
+            if after == "restart":
+                again = state._replace(log=(), restarts=state.restarts - 1)
+                yield again._replace(lives=(self.new_life(again),) * self.ranks) if state.restarts > 0 else "stuck"
+        for rank, life in enumerate(state.lives):
+            if state.kills > 0 and life.version < self.program.versions:
+                yield state._replace(lives=(*state.lives[:rank], self.new_life(state), *state.lives[rank + 1:]),
+                                     kills=state.kills - 1)
         if stands:
-            ended = all(life.version == self.program.versions for life in state.lives)
-            raise Outcome("done" if ended else "stuck")
+            yield "done" if all(life.version == self.program.versions for life in state.lives) else "stuck"
 
 
 def trimmed(state: State) -> State:
@@ -382,27 +372,23 @@ def trimmed(state: State) -> State:
 
 
 def explore(program: Program, rule: Rule, ranks: int = 2, kills: int = 2, limit: int = 2_000_000) -> dict[str, int]:
-    """What can happen, and in how many states."""
+    """What can happen, how often, and in how many states."""
     model = Model(program, rule, ranks, kills)
     first = trimmed(model.start())
     seen, todo, found = {first}, [first], {}
     while todo:
-        state = todo.pop()
-        try:
-            for name, after in model.steps(state):
-                if name:
-                    found[name] = found.get(name, 0) + 1
+        for after in model.steps(todo.pop()):
+            if isinstance(after, State):
                 try:
                     after = trimmed(model.complete(after))
                 except Outcome as outcome:
-                    found[str(outcome)] = found.get(str(outcome), 0) + 1
-                    continue
-                if after not in seen:
-                    if len(seen) == limit:
-                        raise AssertionError("too many states")
-                    seen.add(after)
-                    todo.append(after)
-        except Outcome as outcome:
-            found[str(outcome)] = found.get(str(outcome), 0) + 1
+                    after = str(outcome)
+            if isinstance(after, str):
+                found[after] = found.get(after, 0) + 1
+            elif after not in seen:
+                if len(seen) == limit:
+                    raise AssertionError("too many states")
+                seen.add(after)
+                todo.append(after)
     found["states"] = len(seen)
     return found
