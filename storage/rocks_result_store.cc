@@ -128,6 +128,12 @@ class RocksResultStore::Impl {
   Status need_open();
   Status make_place();
   [[nodiscard]] Status gone(const std::string& what) const;
+  // What failed, as far as it is known why.
+  [[nodiscard]] Status told(Status status) const {
+    // The directory may go at any moment.
+    if (!status.ok() && lock && !there(directory)) return gone("cannot write to");
+    return with_remedy(std::move(status), place.data_dir);
+  }
   std::vector<Note> notes() const;
   std::vector<std::string> set_others_aside();
   Status leave_out(const Stale& stale);
@@ -779,7 +785,7 @@ Status RocksResultStore::put(const RecordBatch& batch) {
   const RocksUse use;
   if (!use) return exits();
   if (Status s = impl_->within_budget(batch); !s.ok()) return s;
-  return with_remedy(impl_->put(batch), impl_->place.data_dir);
+  return impl_->told(impl_->put(batch));
 }
 
 std::vector<StatePiece> RocksResultStore::worn(Timeline timeline, Version version) {
@@ -794,7 +800,7 @@ std::vector<StatePiece> RocksResultStore::worn(Timeline timeline, Version versio
 
 Status RocksResultStore::drop(const Horizon& horizon) {
   const RocksUse use;
-  return use ? with_remedy(impl_->drop(horizon), impl_->place.data_dir) : exits();
+  return use ? impl_->told(impl_->drop(horizon)) : exits();
 }
 
 Status RocksResultStore::finish() {
@@ -848,7 +854,7 @@ Status RocksResultStore::note(const Note& note) {
   if (s.code() == Code::kExhausted && fs::remove(i.directory + "/" + kReserveOfNoteName, error)) {
     s = write_note(path, note);
   }
-  return with_remedy(std::move(s), i.place.data_dir);
+  return i.told(std::move(s));
 }
 
 std::vector<ResultStore::Note> RocksResultStore::notes() {
