@@ -23,17 +23,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// How often a thread that waits for its client looks whether others wait for the thread.
+constexpr std::int64_t kLookMs = 50;
+
 // A fixed number of threads behind a short queue. A full queue makes the accepting thread wait: the rest is the
 // kernel's backlog.
 class BoundedPool final : public httplib::TaskQueue {
  public:
-  BoundedPool() {
+  // `waiting`: how many connections no thread has taken yet.
+  explicit BoundedPool(std::atomic<int>& waiting) : waiting_(waiting) {
     for (std::size_t i = 0; i < HttpServer::kThreads; ++i) threads_.emplace_back([this] { work(); });
   }
   void enqueue(std::function<void()> task) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return tasks_.size() < HttpServer::kMaxWaiting; });
     tasks_.push_back(std::move(task));
+    ++waiting_;
     changed_.notify_all();
   }
   void shutdown() override {
@@ -54,6 +59,7 @@ class BoundedPool final : public httplib::TaskQueue {
       if (tasks_.empty()) return;  // what was accepted is served, or cut off, before the end
       const std::function<void()> task = std::move(tasks_.front());
       tasks_.pop_front();
+      --waiting_;
       changed_.notify_all();
       lock.unlock();
       task();
@@ -61,6 +67,7 @@ class BoundedPool final : public httplib::TaskQueue {
     }
   }
 
+  std::atomic<int>& waiting_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
@@ -68,11 +75,12 @@ class BoundedPool final : public httplib::TaskQueue {
   std::vector<std::thread> threads_;
 };
 
-// A connection that ends at a point in time, after so many bytes read, or when `stop_fd` becomes readable.
+// A connection that ends after some time, which is shorter while others wait, after so many bytes read, or when
+// `stop_fd` becomes readable.
 class BoundedStream final : public httplib::Stream {
  public:
-  BoundedStream(socket_t socket, int stop_fd)
-      : socket_(socket), stop_fd_(stop_fd), end_(Clock::now() + std::chrono::milliseconds(HttpServer::kConnectionMs)) {}
+  BoundedStream(socket_t socket, int stop_fd, const std::atomic<int>& waiting)
+      : socket_(socket), stop_fd_(stop_fd), waiting_(waiting) {}
 
   using Stream::write;
   bool is_readable() const override { return wait(POLLIN); }
@@ -110,11 +118,12 @@ class BoundedStream final : public httplib::Stream {
   // False: the connection's time is up, or the server ends.
   bool wait(short event) const {
     while (true) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()).count();
-      if (left <= 0) return false;
+      const std::int64_t limit_ms = waiting_ > 0 ? HttpServer::kHurriedMs : HttpServer::kConnectionMs;
+      const auto lived = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun_).count();
+      if (lived >= limit_ms) return false;
       pollfd fds[] = {{socket_, event, 0}, {stop_fd_, POLLIN, 0}};
-      const int n = ::poll(fds, 2, static_cast<int>(left));
-      if (n < 0 && errno == EINTR) continue;
+      const int n = ::poll(fds, 2, static_cast<int>(std::min(limit_ms - lived, kLookMs)));
+      if (n == 0 || (n < 0 && errno == EINTR)) continue;
       return n > 0 && fds[1].revents == 0;
     }
   }
@@ -129,7 +138,8 @@ class BoundedStream final : public httplib::Stream {
 
   socket_t socket_;
   int stop_fd_;
-  Clock::time_point end_;
+  const std::atomic<int>& waiting_;
+  const Clock::time_point begun_ = Clock::now();
   char buffer_[4096];
   std::size_t next_ = 0, filled_ = 0, read_ = 0;
 };
@@ -138,9 +148,11 @@ class BoundedServer final : public httplib::Server {
  public:
   explicit BoundedServer(int stop_fd) : stop_fd_(stop_fd) {}
 
+  std::atomic<int> waiting{0};
+
  private:
   bool process_and_close_socket(socket_t socket) override {
-    BoundedStream stream(socket, stop_fd_);
+    BoundedStream stream(socket, stop_fd_, waiting);
     bool closed = false;
     const bool ok = process_request(stream, true, closed, [](httplib::Request&) {});
     ::shutdown(socket, SHUT_RDWR);
@@ -183,7 +195,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address
   auto impl = std::make_unique<Impl>();
   if (impl->stop_fd < 0) return Status(Code::kInternal, std::string("no event descriptor: ") + std::strerror(errno));
   httplib::Server& server = impl->server;
-  server.new_task_queue = [] { return new BoundedPool; };
+  server.new_task_queue = [&waiting = impl->server.waiting] { return new BoundedPool(waiting); };
   server.set_payload_max_length(kMaxRequestBytes);
   // Without SO_REUSEPORT, which httplib sets by itself: a second server on the port must fail.
   server.set_socket_options([](socket_t socket) {

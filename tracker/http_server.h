@@ -1,8 +1,8 @@
 // A small HTTP server for pages that are made on request. GET only; one request a connection.
 //
-// Bounded whatever clients do: kThreads answer, kMaxWaiting connections wait for them (others wait in the kernel), a
-// request has at most kMaxRequestBytes, and a connection lives for kConnectionMs in all, so that who is slow is cut off
-// and who stops the server does not wait for anybody.
+// Bounded whatever clients do: kThreads answer, kMaxWaiting connections wait for them (others wait in the kernel), and
+// a request has at most kMaxRequestBytes. A connection lives for kConnectionMs in all, and for kHurriedMs where others
+// wait: slow clients keep nobody from an answer, and stopping the server waits for none.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@ struct HttpReply {
 
 class HttpServer {
  public:
-  static constexpr std::size_t kThreads = 2, kMaxWaiting = 16;
+  static constexpr std::size_t kThreads = 8, kMaxWaiting = 16;
   static constexpr std::size_t kMaxRequestBytes = std::size_t{16} * 1024;
-  static constexpr std::int64_t kConnectionMs = 5000;
+  static constexpr std::int64_t kConnectionMs = 5000, kHurriedMs = 250;
 
   // `reply` is called with the path, on any of the server's threads, also on two at once. Port 0: any free one.
   // kUnavailable: the port is in use, or the address is not this machine's.

@@ -141,6 +141,20 @@ TEST_F(HttpTest, SlowClientsHoldUpNeitherWorkersNorTheEnd) {
   for (const int fd : slow) ::close(fd);
 }
 
+// Their threads were taken for five seconds each, one after another.
+TEST_F(HttpTest, SlowClientsKeepNobodyFromAnAnswer) {
+  serve();
+  std::vector<int> slow;
+  for (int i = 0; i < 45; ++i) {
+    slow.push_back(connect_to(tracker_->http_port()));
+    ASSERT_GT(::send(slow.back(), "GET /he", 7, MSG_NOSIGNAL), 0);
+  }
+  const auto answer = get("/healthz");
+  ASSERT_TRUE(answer) << "nobody has answered within " << kPatienceMs << " ms";
+  EXPECT_EQ(answer->body, "ok\n");
+  for (const int fd : slow) ::close(fd);
+}
+
 TEST_F(HttpTest, ARequestWithoutEndIsCutOff) {
   serve();
   const int fd = connect_to(tracker_->http_port());
