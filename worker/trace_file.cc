@@ -73,27 +73,50 @@ class FileLock {
   bool held_ = false;
 };
 
-// Cuts off what a process that was killed has left of a line. Of nothing but a timeline.
-Status mend(int fd) {
+constexpr std::string_view kHead = "[\n", kEnd = "\n]\n";
+
+// Cuts off the closing bracket, and what a process that was killed has left of a line: events come next. Of nothing but
+// a timeline. Whether there are events before.
+Result<bool> reopen(int fd) {
   struct stat file {};
-  if (fstat(fd, &file) != 0) return {Code::kUnavailable, std::strerror(errno)};
-  if (!S_ISREG(file.st_mode)) return {Code::kUnavailable, "is no file"};
+  if (fstat(fd, &file) != 0) return Status(Code::kUnavailable, std::strerror(errno));
+  if (!S_ISREG(file.st_mode)) return Status(Code::kUnavailable, "is no file");
   std::array<char, kMostLineBytes> end;
   const off_t from = std::max<off_t>(0, file.st_size - static_cast<off_t>(end.size()));
   const ssize_t got = ::pread(fd, end.data(), end.size(), from);
-  if (got < 0) return {Code::kUnavailable, std::strerror(errno)};
+  if (got < 0) return Status(Code::kUnavailable, std::strerror(errno));
   const std::string_view tail(end.data(), static_cast<std::size_t>(got));
   std::array<char, 2> begin{};
   const ssize_t first = ::pread(fd, begin.data(), begin.size(), 0);
   const std::string_view head(begin.data(), static_cast<std::size_t>(std::max<ssize_t>(first, 0)));
-  const std::size_t newline = tail.rfind('\n');
-  if (head != std::string_view("[\n").substr(0, head.size()) || (newline == tail.npos && from != 0)) {
-    return {Code::kUnavailable, "it is no timeline, and is left as it is"};
+  // Whole lines end so, with a comma but for the last one.
+  std::size_t last = tail.rfind("}\n");
+  if (const std::size_t comma = tail.rfind("},\n"); last == tail.npos || (comma != tail.npos && comma > last)) {
+    last = comma;
   }
-  const off_t size = newline == tail.npos ? 0 : from + static_cast<off_t>(newline) + 1;
-  if (size != file.st_size && ftruncate(fd, size) != 0) return {Code::kUnavailable, std::strerror(errno)};
-  if (size == 0 && ::write(fd, "[\n", 2) != 2) return {Code::kUnavailable, std::strerror(errno)};
-  return {};
+  if (head != kHead.substr(0, head.size()) || (last == tail.npos && from != 0)) {
+    return Status(Code::kUnavailable, "it is no timeline, and is left as it is");
+  }
+  const bool events = last != tail.npos;
+  const off_t size = events ? from + static_cast<off_t>(last) + 1 : 0;
+  if (size != file.st_size && ftruncate(fd, size) != 0) return Status(Code::kUnavailable, std::strerror(errno));
+  return events;
+}
+
+// All of it; false: errno says why not.
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+// What a timeline ends with when it has been reopened.
+bool close_events(int fd, bool events) {
+  return write_all(fd, events ? kEnd : "[\n]\n");
 }
 
 }  // namespace
@@ -106,11 +129,13 @@ Result<std::unique_ptr<TraceFile>> TraceFile::open(const std::string& path, cons
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) return Status(Code::kUnavailable, "cannot open the timeline " + path + ": " + std::strerror(errno));
   const FileLock lock(fd);
-  const Status mended =
-      lock.held() ? mend(fd) : Status(Code::kUnavailable, "another process has held its lock for long");
-  if (!mended.ok()) {
+  const Result<bool> events =
+      lock.held() ? reopen(fd) : Status(Code::kUnavailable, "another process has held its lock for long");
+  Status opened = events.status();
+  if (opened.ok() && !close_events(fd, events.value())) opened = {Code::kUnavailable, std::strerror(errno)};
+  if (!opened.ok()) {
     ::close(fd);
-    return mended.because_of_this("cannot write the timeline " + path);
+    return opened.because_of_this("cannot write the timeline " + path);
   }
   std::unique_ptr<TraceFile> file(new TraceFile(fd, path, log));
   const Status started = start_thread(file->writer_, [f = file.get()] { f->write_loop(); });
@@ -366,21 +391,17 @@ void TraceFile::write(std::string_view lines) {
     named_rows_.clear();
     return;
   }
-  if (const Status mended = mend(fd_); !mended.ok()) {
+  const Result<bool> events = reopen(fd_);
+  if (!events.ok()) {
     over_ = true;
-    return log_(WARREN_LOG_WARNING, "the timeline " + path_ + " ends here: " + mended.describe());
+    return log_(WARREN_LOG_WARNING, "the timeline " + path_ + " ends here: " + events.status().describe());
   }
   bytes_ += lines.size();
-  while (!lines.empty()) {
-    const ssize_t n = ::write(fd_, lines.data(), lines.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      over_ = true;
-      log_(WARREN_LOG_WARNING, "cannot write the timeline " + path_ + ", which ends here: " + std::strerror(errno));
-      break;
-    }
-    lines.remove_prefix(static_cast<std::size_t>(n));
-  }
+  constexpr std::string_view kSeparator = ",\n";  // also after the last line
+  lines.remove_suffix(kSeparator.size());
+  if (write_all(fd_, events.value() ? kSeparator : kHead) && write_all(fd_, lines) && close_events(fd_, true)) return;
+  over_ = true;
+  log_(WARREN_LOG_WARNING, "cannot write the timeline " + path_ + ", which ends here: " + std::strerror(errno));
 }
 
 }  // namespace warren::worker

@@ -45,12 +45,11 @@ class TraceFileTest : public ::testing::Test {
   }
   // Its events but for those that name rows and processes.
   [[nodiscard]] std::vector<nlohmann::json> events() const {
-    std::string all = text();
+    const std::string all = text();
     EXPECT_TRUE(all.starts_with("[\n"));
-    EXPECT_TRUE(all.ends_with(",\n"));
-    all.resize(all.size() - 2);
+    EXPECT_TRUE(all.ends_with("\n]\n"));
     std::vector<nlohmann::json> out;
-    for (const auto& e : nlohmann::json::parse(all + "]")) {
+    for (const auto& e : nlohmann::json::parse(all)) {
       if (e["ph"] != "M") out.push_back(e);
     }
     return out;
@@ -113,7 +112,7 @@ TEST_F(TraceFileTest, NothingIsWrittenBeforeItIsKnownWhoWrites) {
   file->begin_here("before the plan");
   file->end_here();
   file->flush();
-  EXPECT_EQ(text(), "[\n");
+  EXPECT_EQ(text(), "[\n]\n");
   file->belongs_to(Rank(0), "0", 0);
   file->flush();
   EXPECT_EQ(shape(events()), "B:before the plan E: ");
@@ -173,7 +172,7 @@ TEST_F(TraceFileTest, AStoppedWriterIsNotWaitedFor) {
   ASSERT_EQ(flock(fd, LOCK_EX), 0);
   file->instant(TraceFile::Row::kWaits, "a");
   file->flush();
-  EXPECT_EQ(text(), "[\n") << "it may be mending the file's end";
+  EXPECT_EQ(text(), "[\n]\n") << "it may be mending the file's end";
   ::close(fd);
   file->instant(TraceFile::Row::kWaits, "b");
   file->flush();
