@@ -4,8 +4,31 @@
 #include <zmq.h>
 
 #include <cerrno>
+#include <latch>
+#include <thread>
+#include <vector>
+
+#include "recovery/result.h"
+#include "storage/start_thread.h"
 
 namespace warren {
+
+// Whether the system allows the threads that a context with `io_threads` starts with its first socket. ZeroMQ aborts
+// the process where it does not. kUnavailable: it does not; the error says what to raise.
+[[nodiscard]] inline Status has_room_for_zeromq(int io_threads) {
+  std::latch all_started(1);
+  std::vector<std::thread> threads(static_cast<std::size_t>(io_threads) + 1);  // one collects closed sockets
+  Status status;
+  for (std::thread& thread : threads) {
+    status = start_thread(thread, [&] { all_started.wait(); });
+    if (!status.ok()) break;
+  }
+  all_started.count_down();
+  for (std::thread& thread : threads) {
+    if (thread.joinable()) thread.join();
+  }
+  return status;
+}
 
 // Ends a context whose sockets are closed, and waits for what they linger for. A signal handler that runs meanwhile
 // interrupts the wait: given up there, the context stays, with its threads and descriptors.

@@ -143,6 +143,7 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::bind(const std::string& ad
                                                            const std::optional<storage::CurveKeys>& keys) {
   auto where = bindable(address, port);
   if (!where.ok()) return where.status();
+  if (Status s = has_room_for_zeromq(kIoThreads); !s.ok()) return s;
   const SignalsBlocked here;  // ZeroMQ's calls fail when one comes
   std::unique_ptr<ControlSocket> s(new ControlSocket);
   const auto broken = [](const char* what) {

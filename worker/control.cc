@@ -206,6 +206,7 @@ Status Control::open(const Settings& settings) {
   }
   const handshake::LinkKey link_key = credentials ? credentials->link_key : handshake::LinkKey();
 
+  if (Status s = has_room_for_zeromq(1); !s.ok()) return s.because_of_this("cannot call the tracker");
   sockets_ = std::make_unique<Sockets>(tracker_name_, std::move(credentials));
   if (Status s = sockets_->renew(); !s.ok()) return s;
   first_patience_ms_ = std::max(kLeastPatienceMs, 4 * heartbeat_interval_ms(settings.round_timeout_ms));

@@ -15,6 +15,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <sodium.h>
@@ -27,6 +28,7 @@
 #include "worker/device/device_library.h"
 #include "worker/disk/past.h"
 #include "worker/launch/costs_file.h"
+#include "worker/launch/netinfo.h"
 #include "worker/launch/rabit_tracker.h"
 #include "worker/logged.h"
 #include "worker/plans.h"
@@ -42,6 +44,7 @@ constexpr auto kIdleTime = std::chrono::microseconds(60);
 constexpr int kPollsBetweenLooksAtTheClock = 4;
 // Where each rank of the host can have a core, and has it: some 0.5 µs, in which a peer that is not late has sent.
 constexpr int kLooksAtOnce = 24;
+constexpr auto kAskForName = std::chrono::milliseconds(200);
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
 // GPUs wake nobody: whoever sleeps looks at buffers that move after a while, which grows while nothing comes, to a
@@ -163,6 +166,19 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   return session;
 }
 
+// A name server may be away for as long as a tracker, and a tracker's name appear with it.
+Status Session::await_tracker_name() const {
+  if (is_numeric_address(settings_.tracker_host)) return {};
+  const auto begun = std::chrono::steady_clock::now();
+  for (bool told = false;; told = true) {
+    const Status resolved = resolve_host(settings_.tracker_host).status();
+    const auto waited = std::chrono::steady_clock::now() - begun;
+    if (resolved.ok() || waited >= std::chrono::milliseconds(settings_.join_timeout_ms)) return resolved;
+    if (!told) log_(WARREN_LOG_WARNING, resolved.describe() + "; it is asked for again until the join timeout is over");
+    std::this_thread::sleep_for(kAskForName);
+  }
+}
+
 Result<std::shared_ptr<Session>> Session::join(const Settings& settings, const Log& log, bool spare) {
   std::shared_ptr<Session> session(new Session(settings, log), &Session::release);
   session->spare_ = spare;
@@ -174,6 +190,7 @@ Result<std::shared_ptr<Session>> Session::join(const Settings& settings, const L
 }
 
 Status Session::prepare(bool spare) {
+  if (Status s = await_tracker_name(); !s.ok()) return s.because_of_this("cannot join job " + settings_.job);
   caller_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   engine_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (caller_wake_ < 0 || engine_wake_ < 0) {

@@ -155,6 +155,8 @@ class Session final : private DataPath {
   class Span;
   // Null: it is to begin again, as a spare that has looked at nothing.
   static Result<std::shared_ptr<Session>> join(const Settings& settings, const Log& log, bool spare);
+  // Waits until the tracker's name resolves, for at most the join timeout.
+  [[nodiscard]] Status await_tracker_name() const;
   Status prepare(bool spare);
   Status wait_for_plan();
   void look(std::unique_lock<std::mutex>& lock, const worker_effect::Called& call);

@@ -83,6 +83,29 @@ TEST(BadInput, NoTracker) {
   }
 }
 
+// As one whose tracker is silent, which may be on its way: with its name, where that comes with it.
+TEST(BadInput, ATrackersNameThatDoesNotResolveIsAskedForUntilTheJoinTimeout) {
+  Cluster cluster;
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  Options o = cluster.options(0, 1);
+  o.tracker = "warren-tracker.invalid:9370";
+  o.join_timeout_ms = std::chrono::milliseconds(500);
+  o.log_level = LogLevel::warning;
+  o.log_sink = [&](LogLevel, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    warnings.emplace_back(line);
+  };
+  try {
+    (void)Communicator::create(o);
+    ADD_FAILURE() << "joined nothing";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("cannot resolve the host name 'warren-tracker.invalid'"));
+  }
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("it is asked for again")));
+}
+
 TEST(BadInput, AWorldThatNeverFillsSaysHowManyCame) {
   Cluster cluster;
   const auto errors = cluster.run(

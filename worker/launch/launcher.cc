@@ -305,7 +305,12 @@ class Launch {
     w.life = std::move(life);
     w.watch = LifeWatch();
     w.pidfd = Fd(open_pidfd(pid));
-    if (!w.pidfd.open()) return system_failure("cannot watch worker " + std::to_string(w.id));
+    if (!w.pidfd.open()) {
+      Status refused = system_failure("cannot watch worker " + std::to_string(w.id) + ": pidfd_open");
+      return {refused.code(), refused.describe() +
+                                  "; the launcher needs this call: Linux 5.3 or newer, and a container whose seccomp "
+                                  "profile allows it"};
+    }
     const std::string prefix = options_.prefix ? "[" + std::to_string(w.id) + "] " : "";
     w.streams[0] = {std::move(output.value().read_end), LineSplitter(prefix), &output_};
     w.streams[1] = {std::move(error.value().read_end), LineSplitter(prefix), error_};

@@ -261,6 +261,7 @@ struct FetchService::Impl {
     const auto broken = [](const char* what) {
       return Status(Code::kUnavailable, std::string("cannot set up ZeroMQ (") + what + "): " + zmq_text());
     };
+    if (Status s = has_room_for_zeromq(kIoThreads); !s.ok()) return s;
     const SignalsBlocked here;  // ZeroMQ's calls fail when one comes
     context = zmq_ctx_new();
     if (context == nullptr || zmq_ctx_set(context, ZMQ_IO_THREADS, kIoThreads) != 0 ||

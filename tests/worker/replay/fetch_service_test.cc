@@ -22,15 +22,17 @@
 #include "recovery/limits.h"
 #include "storage/secret.h"
 #include "tests/flipping_proxy.h"
+#include "tests/worker/no_threads.h"
+#include "tests/worker/segments/fixture.h"
 #include "worker/plans.h"
 #include "worker/replay/done_reader.h"
 
 namespace warren::worker {
 namespace {
 
-using testing::Contains;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr auto kLong = std::chrono::seconds(60);
 
@@ -701,6 +703,18 @@ TEST_F(FetchServices, EndsWhileRequestsAreUnderWay) {
     nodes_[0]->want(0, buffer);
     nodes_.erase(nodes_.begin() + i % 2);
   }
+}
+
+// ZeroMQ aborts where its threads cannot be started.
+TEST_F(FetchServices, ASystemThatAllowsNoMoreThreadsIsAnError) {
+  const LogLife life(9);
+  Result<std::unique_ptr<FetchService>> service = Status(Code::kInternal, "not started");
+  {
+    const testing::NoThreads none;
+    service = FetchService::start(settings(), life.self, life.log->reader(), {}, {});
+  }
+  EXPECT_EQ(service.status().code(), Code::kUnavailable);
+  EXPECT_THAT(service.status().describe(), HasSubstr("ulimit -u"));
 }
 
 TEST_F(FetchServices, StartSaysWhatIsWrong) {
