@@ -1,6 +1,7 @@
 #include "recovery/codec.h"
 
 #include <algorithm>
+#include <bit>
 #include <concepts>
 #include <map>
 #include <set>
@@ -25,6 +26,10 @@ static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxRa
                       limits::kMaxSetupRangesPerReport * limits::kMaxRangeBytes + 1024 <=
                   kMaxWorkerMessageBytes,
               "the longest report fits");
+static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxSetups * limits::kMaxSetupEntryBytes +
+                      limits::kMaxStateHashes * 8 + 1024 <=
+                  kMaxWorkerMessageBytes,
+              "the longest vote fits");
 static_assert(limits::kMaxHeldRounds * limits::kMaxHeldRoundsBytes + limits::kMaxHeldRuns * limits::kMaxHeldRunBytes +
                       limits::kMaxHeldRanges * limits::kMaxRangeBytes + limits::kMaxHeldPlanBytes +
                       limits::kMaxSetups * limits::kMaxSetupEntryBytes +
@@ -853,12 +858,36 @@ Status validate(const wire::Report& r) {
   return validate_setups(r.setups(), limits::kMaxSetups, limits::kMaxSetupRangesPerReport);
 }
 
+namespace {
+
+Status validate_state(const wire::StateDigest& d) {
+  if (Status s = in_range("global state's bytes", d.global_bytes(), 0, limits::kMaxStateBytes); !s.ok()) return s;
+  if (d.global_bytes() == 0) {
+    return d.piece_bytes() == 0 && d.hashes_size() == 0 ? Status() : bad("hashes of a global state without bytes");
+  }
+  if (d.piece_bytes() < limits::kStatePieceBytes || !std::has_single_bit(d.piece_bytes())) {
+    return bad("a hash for " + str(d.piece_bytes()) + " bytes of a global state");
+  }
+  const std::uint64_t pieces = (d.global_bytes() - 1) / d.piece_bytes() + 1;
+  if (pieces > limits::kMaxStateHashes || static_cast<std::uint64_t>(d.hashes_size()) != pieces) {
+    return bad(str(d.hashes_size()) + " hashes of " + str(pieces) + " pieces of a global state");
+  }
+  return {};
+}
+
+}  // namespace
+
 Status validate(const wire::Vote& v) {
   if (Status s = member_epoch(v.epoch()); !s.ok()) return s;
   if (Status s = in_range("version", v.version(), kFirstCommit.value, kOfClaims.count); !s.ok()) return s;
   if (Status s = validate_positions(v.positions(), 0, kOfClaims); !s.ok()) return s;
   for (const wire::Position& p : v.positions()) {
     if (p.version() >= v.version() || !p.closed()) return bad(name_of(p) + ": it is not over where the vote stands");
+  }
+  if (v.has_state()) {
+    if (Status s = validate_state(v.state()); !s.ok()) return s.because_of_this("what the vote says of the state");
+  } else if (v.lacks()) {
+    return bad("it is no vote, and tells of no state");
   }
   return validate_setups(v.setups(), limits::kMaxSetups, 0);
 }

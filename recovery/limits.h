@@ -108,6 +108,16 @@ static_assert(kMaxBufferBytes <= INT64_MAX / kMaxWorldSize, "total bytes over al
 // A checkpoint's global state, or one rank's local one: whoever loads it has it in memory.
 inline constexpr std::uint64_t kMaxStateBytes = std::uint64_t{1} << 38;
 
+// Hashes by which ranks find out whether their global states are equal: one for each piece of so many bytes, or for
+// several where a job would have more of them.
+inline constexpr std::uint64_t kStatePieceBytes = std::uint64_t{1} << 20;
+inline constexpr std::size_t kMaxStateHashes = 1024;  // of one rank
+inline constexpr std::size_t kMaxStateHashesPerJob = std::size_t{1} << 18;
+constexpr std::size_t state_hashes(std::size_t world_size) {
+  const std::size_t each = kMaxStateHashesPerJob / world_size;
+  return each < 1 ? 1 : each > kMaxStateHashes ? kMaxStateHashes : each;
+}
+
 // Fetching what is logged. A reply is a head, and the bytes of the pieces that it answers.
 inline constexpr std::size_t kMaxFetchPieces = 4096;
 inline constexpr std::size_t kMaxFetchEntries = 4096;

@@ -465,7 +465,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     count(Transition::planned_from_memory);
   } else if (logged() && planned()) {
     count(Transition::planned_new_timeline);
-    WARREN_CHECK(votes_.empty(), "no vote outlives the life that gave it (I5)");
+    WARREN_CHECK(votes_.empty() && states_.empty(), "no vote outlives the life that gave it (I5)");
     // Of an older journal than the job's members had: what they have left must not pass for what comes.
     for (const Waiting* w : workers) {
       if (w->logged.run() == plan_.run()) timeline_ = std::max(timeline_, Timeline(w->logged.timeline()));

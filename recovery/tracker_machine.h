@@ -595,6 +595,8 @@ class TrackerMachine {
   void learn_commit(Version version, Timeline timeline, Effects& effects);
   // Names two ranks whose votes count different numbers of rounds; empty: all agree.
   [[nodiscard]] std::string differing_counts() const;
+  // Whether the states that ranks have told differ; then it has rolled back.
+  bool states_differ(TimeMs now, Effects& effects);
   bool drop_vote(std::size_t rank);
   void drop_all_votes();
   void interrupt_by_evidence(TimeMs now, Effects& effects);
@@ -716,8 +718,9 @@ class TrackerMachine {
   // Of those, by (group, name): what lives of plan_ have completed; what is no part of committed_. A tracker that is
   // started again knows of none.
   std::set<std::pair<std::uint64_t, std::uint64_t>> survivors_setups_, setups_since_commit_;
-  bool commit_learned_ = false;              // committed_, from a member
-  std::map<std::size_t, wire::Vote> votes_;  // by rank, for next_version() in timeline_
+  bool commit_learned_ = false;                      // committed_, from a member
+  std::map<std::size_t, wire::Vote> votes_;          // by rank, for next_version() in timeline_; without states
+  std::map<std::size_t, wire::StateDigest> states_;  // likewise, also of ranks that have not voted yet
   TimeMs votes_since_;
   std::size_t position_bytes_ = 0;  // of reports and votes
   std::size_t join_bytes_ = 0;      // of what disks and memory hold

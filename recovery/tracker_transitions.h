@@ -93,6 +93,8 @@ namespace warren {
   X(vote_wait_logged)                 \
   X(committed)                        \
   X(commit_desync)                    \
+  X(state_told)                       \
+  X(states_differ)                    \
   X(stranger_asked)                   \
   X(stranger_answered)                \
   X(rebuilt)                          \

@@ -7,6 +7,7 @@
 #include "recovery/codec.h"
 #include "recovery/frontier.h"
 #include "recovery/limits.h"
+#include "recovery/state_digest.h"
 #include "recovery/text.h"
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
@@ -246,8 +247,11 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
   if (Version(v.version()) > next_version() && votes_.empty())
     learn_commit(Version(v.version() - 1), timeline_, effects);
   if (Version(v.version()) != next_version()) return count(Transition::out_of_turn);
-  if (votes_.contains(*rank)) return count(Transition::vote_repeated);
-  const std::size_t bytes = v.ByteSizeLong();
+  if (votes_.contains(*rank) || (v.lacks() && states_.contains(*rank))) return count(Transition::vote_repeated);
+  wire::Vote vote = v;
+  vote.clear_state();
+  const std::size_t bytes = (v.lacks() ? 0 : vote.ByteSizeLong()) +
+                            (v.has_state() && !states_.contains(*rank) ? v.state().ByteSizeLong() : 0);
   if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) {
     count(Transition::reports_too_large);
     return roll_back(Code::kExhausted,
@@ -255,14 +259,37 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
                          std::to_string(limits::kMaxPositionBytesPerJob) + " bytes",
                      now, effects);
   }
-  count(Transition::vote_taken);
-  if (votes_.empty()) votes_since_ = now;
   position_bytes_ += bytes;
-  votes_.emplace(*rank, v);
+  if (v.has_state()) states_.emplace(*rank, v.state());
+  if (v.lacks()) {
+    count(Transition::state_told);
+  } else {
+    count(Transition::vote_taken);
+    if (votes_.empty()) votes_since_ = now;
+    votes_.emplace(*rank, std::move(vote));
+  }
+  // A rank that lacks something may wait for what a rank with another state never has. So states are compared before
+  // all votes are there.
+  if (states_.size() == present() && states_differ(now, effects)) return;
   if (votes_.size() == present()) commit(now, effects);
 }
 
+bool TrackerMachine::states_differ(TimeMs now, Effects& effects) {
+  const std::string difference = difference_of_states(states_, [this](std::size_t rank) { return name(rank); });
+  if (difference.empty()) return false;
+  count(Transition::states_differ);
+  roll_back(Code::kDesync,
+            "the ranks have given different states for " + of_program(next_version()) + ", which is not committed: " +
+                difference + "; give equal bytes on all ranks, and what differs by rank as local states",
+            now, effects);
+  return true;
+}
+
 bool TrackerMachine::drop_vote(std::size_t rank) {
+  if (const auto state = states_.find(rank); state != states_.end()) {
+    position_bytes_ -= state->second.ByteSizeLong();
+    states_.erase(state);
+  }
   const auto vote = votes_.find(rank);
   if (vote == votes_.end()) return false;
   position_bytes_ -= vote->second.ByteSizeLong();
@@ -271,6 +298,7 @@ bool TrackerMachine::drop_vote(std::size_t rank) {
 }
 
 void TrackerMachine::drop_all_votes() {
+  while (!states_.empty()) drop_vote(states_.begin()->first);
   while (!votes_.empty()) drop_vote(votes_.begin()->first);
 }
 
@@ -298,6 +326,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
     count(Transition::commit_desync);
     return roll_back(Code::kDesync, difference, now, effects);
   }
+  if (states_differ(now, effects)) return;
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_};
   for (const auto& [rank, vote] : votes_) lists.push_back(&vote.setups());
   auto setups = merge_setups(lists, {}, timeline_);

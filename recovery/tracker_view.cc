@@ -261,12 +261,17 @@ void TrackerMachine::check_invariants() const {
                  "votes are for the next version, in this timeline (I5)");
     position_bytes += vote.ByteSizeLong();
   }
+  for (const auto& [rank, state] : states_) {
+    WARREN_CHECK(members_[rank].state != MemberState::kGone, "what a life has said lives no longer than it (I5)");
+    position_bytes += state.ByteSizeLong();
+  }
   for (const Farewell& f : farewells_) position_bytes += f.said.ByteSizeLong();
   WARREN_CHECK(position_bytes == position_bytes_ && position_bytes_ <= limits::kMaxPositionBytesPerJob,
                "what is kept of reports and votes is bounded (I8)");
   WARREN_CHECK(join_bytes == join_bytes_ && join_bytes_ <= limits::kMaxJoinBytesPerJob,
                "what is kept of joins is bounded (I8)");
-  WARREN_CHECK(logged() || (votes_.empty() && !committed_ && timeline_ == Timeline()), "nothing is logged");
+  WARREN_CHECK(logged() || (votes_.empty() && states_.empty() && !committed_ && timeline_ == Timeline()),
+               "nothing is logged");
   WARREN_CHECK(!has_plan || Timeline(plan_.timeline()) == timeline_, "a timeline begins with a plan");
   WARREN_CHECK(
       state_ != State::kRunning || (Epoch(plan_.epoch()) == epoch_ && waiting_.empty() && interrupt_.epoch() == 0),

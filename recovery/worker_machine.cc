@@ -78,6 +78,7 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kLoadRepeated,
   kLoaded,
   kVoted,
+  kStateTold,
   kVoteRepeated,
   kCommitVotedAgain,
   kCommitted,
@@ -175,6 +176,7 @@ constexpr const char* kTransitionNames[] = {
     "load_repeated",
     "loaded",
     "voted",
+    "state_told",
     "vote_repeated",
     "commit_voted_again",
     "committed",
@@ -828,21 +830,40 @@ void WorkerMachine::on_loaded(const wire::Loaded& loaded, std::vector<WorkerEffe
   effects.emplace_back(Loaded{loaded.committed(), Version(loaded.version()), Timeline(loaded.timeline())});
 }
 
-void WorkerMachine::vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
-                         std::vector<wire::Setup> setups, TimeMs, std::vector<WorkerEffect>& effects) {
+bool WorkerMachine::may_vote(Epoch epoch, Version version) {
   // The commit, or the end of the epoch, was faster.
-  if (version <= committed_ || epoch != Epoch(plan_.epoch())) return count(Transition::kReportStale);
-  if (state_ != State::kMember && state_ != State::kLeaving) return count(Transition::kReportStale);
+  if (version <= committed_ || epoch != Epoch(plan_.epoch()) ||
+      (state_ != State::kMember && state_ != State::kLeaving)) {
+    count(Transition::kReportStale);
+    return false;
+  }
   WARREN_CHECK(vote_.version() == 0 || vote_.version() == version.value, "one checkpoint is pending at a time");
+  return true;
+}
+
+void WorkerMachine::vote(const Vote& vote, TimeMs, std::vector<WorkerEffect>& effects) {
+  if (!may_vote(vote.epoch, vote.version)) return;
   count(Transition::kVoted);
-  vote_.set_timeline(timeline.value);
-  vote_.set_version(version.value);
+  vote_.Clear();
+  vote_.set_timeline(vote.timeline.value);
+  vote_.set_version(vote.version.value);
   vote_.set_epoch(plan_.epoch());
-  vote_.mutable_positions()->Clear();
-  vote_.mutable_positions()->Add(positions.begin(), positions.end());
-  setups_ = std::move(setups);
-  vote_.mutable_setups()->Clear();
+  *vote_.mutable_state() = vote.state;
+  vote_.mutable_positions()->Add(vote.positions.begin(), vote.positions.end());
+  setups_ = vote.setups;
   vote_.mutable_setups()->Add(setups_.begin(), setups_.end());
+  send_vote(effects);
+}
+
+void WorkerMachine::tell_state(const StateWord& word, TimeMs, std::vector<WorkerEffect>& effects) {
+  if (!may_vote(word.epoch, word.version)) return;
+  count(Transition::kStateTold);
+  vote_.Clear();
+  vote_.set_timeline(word.timeline.value);
+  vote_.set_version(word.version.value);
+  vote_.set_epoch(plan_.epoch());
+  *vote_.mutable_state() = word.state;
+  vote_.set_lacks(true);
   send_vote(effects);
 }
 

@@ -164,11 +164,25 @@ class WorkerMachine {
               std::vector<WorkerEffect>& effects);
   // The program asks where it starts from: Loaded follows once the tracker answers.
   void load(TimeMs now, std::vector<WorkerEffect>& effects);
-  // What the plan of `epoch` makes this rank hold of the checkpoint that begins `version` is durable; `positions` are
-  // those of the version before, `setups` the set-up rounds that this life has completed. Repeated until it is
-  // committed or the epoch ends.
-  void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
-            std::vector<wire::Setup> setups, TimeMs now, std::vector<WorkerEffect>& effects);
+  // Says that all is durable which the plan of `epoch` makes this rank hold of the checkpoint that begins `version`.
+  struct Vote {
+    Epoch epoch;
+    Timeline timeline;
+    Version version;
+    wire::StateDigest state;                // what this rank has given
+    std::vector<wire::Position> positions;  // those of the version before
+    std::vector<wire::Setup> setups;        // set-up rounds that this life has completed
+  };
+  // Repeated until it is committed or the epoch ends.
+  void vote(const Vote& vote, TimeMs now, std::vector<WorkerEffect>& effects);
+  // Says what a vote will say of the state, while something that this rank is to hold is not here yet. Until the vote.
+  struct StateWord {
+    Epoch epoch;
+    Timeline timeline;
+    Version version;
+    wire::StateDigest state;
+  };
+  void tell_state(const StateWord& word, TimeMs now, std::vector<WorkerEffect>& effects);
   // A round that others have completed and that is not in the log any more.
   struct Gap {
     std::string reason;
@@ -234,6 +248,7 @@ class WorkerMachine {
   void send_stopped(std::vector<WorkerEffect>& effects);
   void send_report(std::vector<WorkerEffect>& effects);
   void send_load(std::vector<WorkerEffect>& effects);
+  [[nodiscard]] bool may_vote(Epoch epoch, Version version);
   void send_vote(std::vector<WorkerEffect>& effects);
   void send_log_gap(std::vector<WorkerEffect>& effects);
   void suspend(TimeMs now, std::vector<WorkerEffect>& effects);

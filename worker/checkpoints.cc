@@ -151,21 +151,36 @@ Status Checkpoints::may_hold(std::uint64_t state_bytes) {
                                       std::to_string(limits::kMaxStateBytes)};
 }
 
+// This rank's share of a global state, a block at a time: it is in the processor's cache when it is copied.
+Status Checkpoints::log_and_hash(const Known& taken, std::span<const std::byte> state, StateHashes& hashes) {
+  const RecordKey key = taken.key(RecordKind::kGlobal, 0);
+  const RecordInfo info = info_of(state.size(), taken.has_local, taken.world_size);
+  if (state.empty()) return log(key, info, state, {});
+  if (hashes.blocks() == 0) hashes = StateHashes(state.size());
+  const Ranges share = duty(taken);
+  for (std::uint64_t i = 0; i < hashes.blocks(); ++i) {
+    const Interval b = hashes.block(i);
+    if (!hashes.has(i)) hashes.add(i, state.subspan(b.begin, b.end - b.begin));
+    if (Status status = log(key, info, state, share.intersect(b.begin, b.end)); !status.ok()) return status;
+  }
+  return {};
+}
+
 // Makes this the pending checkpoint, with this rank's part of it logged.
 Status Checkpoints::log_pending(Version version, std::span<const std::byte> global,
-                                const std::span<const std::byte>* local) {
+                                const std::span<const std::byte>* local, StateHashes hashes) {
   if (const Status may = may_hold(std::max(global.size(), local == nullptr ? 0 : local->size())); !may.ok()) return may;
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
   const std::uint32_t world_size = engine_.plan().world_size;
   const Known taken{version, engine_.timeline(), global.size(), local != nullptr, world_size};
-  Status status =
-      log(taken.key(RecordKind::kGlobal, 0), info_of(global.size(), taken.has_local, world_size), global, duty(taken));
+  Status status = log_and_hash(taken, global, hashes);
   if (status.ok() && local != nullptr) {
     status = log(taken.key(RecordKind::kLocal, self), info_of(local->size(), true, world_size), *local,
                  Ranges(0, local->size()));
   }
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(version));
   pending_ = taken;
+  hashes_ = std::move(hashes);
   if (engine_.plan().shrinks) kept_state_.assign(global.begin(), global.end());
   return {};
 }
@@ -179,10 +194,11 @@ void Checkpoints::log_again() {
   if (!status.ok() && failure_.ok()) failure_ = status.because_of_this("cannot hold " + name_of(pending_.version));
 }
 
-Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local) {
+Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local,
+                         StateHashes hashes) {
   WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
   WARREN_CHECK(local == nullptr || !engine_.plan().shrinks, "the owner refuses local states where ranks may be lost");
-  Status status = log_pending(engine_.version().next(), global, local);
+  Status status = log_pending(engine_.version().next(), global, local, std::move(hashes));
   if (status.ok()) status = engine_.begin_version(pending_.version);
   if (!status.ok()) return status;
   hold(pending_);
@@ -193,7 +209,7 @@ Status Checkpoints::take(std::span<const std::byte> global, const std::span<cons
 void Checkpoints::hold(const Known& taken) {
   pending_ = taken;
   owes_state_ = false;
-  voted_ = false;
+  voted_ = told_ = false;
   pull_duties(pending_);
 }
 
@@ -204,9 +220,9 @@ Status Checkpoints::take_later() {
   return status;
 }
 
-Status Checkpoints::give_state(std::span<const std::byte> global) {
+Status Checkpoints::give_state(std::span<const std::byte> global, StateHashes hashes) {
   WARREN_CHECK(owes_state_, "a state is given once");
-  const Status status = log_pending(engine_.version(), global, nullptr);
+  const Status status = log_pending(engine_.version(), global, nullptr, std::move(hashes));
   if (!status.ok()) return status;
   hold(pending_);
   return {};
@@ -219,7 +235,7 @@ Ranges Checkpoints::share_of(std::uint64_t global_bytes) const {
 }
 
 Status Checkpoints::take_in_parts(std::uint64_t global_bytes, std::optional<std::uint64_t> local_bytes,
-                                  const Ranges& share) {
+                                  const Ranges& share, StateHashes hashes) {
   WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
   WARREN_CHECK(!engine_.plan().shrinks, "where ranks may be lost all of a state is kept");
   for (const std::uint64_t bytes : {global_bytes, local_bytes.value_or(0)}) {
@@ -240,6 +256,7 @@ Status Checkpoints::take_in_parts(std::uint64_t global_bytes, std::optional<std:
   status = engine_.begin_version(taken.version);
   if (!status.ok()) return status;
   coming_ = taken;
+  hashes_ = std::move(hashes);
   coming_local_bytes_ = local_bytes.value_or(0);
   owes_state_ = true;
   global_comes_ = share;
@@ -323,7 +340,7 @@ void Checkpoints::install() {
   pulls_.clear();
   if (base_.version.value != 0) pull_duties(base_);
   if (pending_.version <= committed_) return;
-  voted_ = false;
+  voted_ = told_ = false;
   if (engine_.plan().shrinks) return log_again();
   pull_duties(pending_);
 }
@@ -444,14 +461,29 @@ std::string Checkpoints::describe_wait() const {
               : lacks);
 }
 
-std::optional<Checkpoints::Vote> Checkpoints::take_vote() {
-  if (voted_ || pending_.version <= committed_) return std::nullopt;
-  for (const auto& [id, pull] : pulls_) {
-    if (pull.key.round.version == pending_.version) return std::nullopt;
-  }
+bool Checkpoints::lacks_of_pending() const {
+  return std::ranges::any_of(pulls_, [&](const auto& p) { return p.second.key.round.version == pending_.version; });
+}
+
+std::optional<WorkerMachine::StateWord> Checkpoints::take_state_word() {
+  if (told_ || voted_ || pending_.version <= committed_ || !lacks_of_pending()) return std::nullopt;
+  told_ = true;
+  return WorkerMachine::StateWord{engine_.plan().epoch, pending_.timeline, pending_.version, state_digest()};
+}
+
+std::optional<WorkerMachine::Vote> Checkpoints::take_vote() {
+  if (voted_ || pending_.version <= committed_ || lacks_of_pending()) return std::nullopt;
   voted_ = true;
-  return Vote{engine_.plan().epoch, pending_.timeline, pending_.version,
-              engine_.positions_of(Version(pending_.version.value - 1)), engine_.setups_done()};
+  return WorkerMachine::Vote{engine_.plan().epoch,
+                             pending_.timeline,
+                             pending_.version,
+                             state_digest(),
+                             engine_.positions_of(Version(pending_.version.value - 1)),
+                             engine_.setups_done()};
+}
+
+wire::StateDigest Checkpoints::state_digest() const {
+  return hashes_.digest(pending_.has_local, pending_.world_size);
 }
 
 }  // namespace warren::worker

@@ -28,6 +28,7 @@
 #include "worker/dead_segments.h"
 #include "worker/engine.h"
 #include "worker/recall.h"
+#include "worker/state_hashes.h"
 #include "worker/state_piece.h"
 
 namespace warren::worker {
@@ -72,21 +73,24 @@ class Checkpoints {
   [[nodiscard]] bool may_take() const { return pending_.version <= committed_ && !owes_state_; }
   // Snapshots and ends the version. No call is outstanding. `local` null: the program has none. kExhausted: no room in
   // the log; nothing has changed.
-  [[nodiscard]] Status take(std::span<const std::byte> global, const std::span<const std::byte>* local);
+  // `hashes`: of the global state, as far as they are known.
+  [[nodiscard]] Status take(std::span<const std::byte> global, const std::span<const std::byte>* local,
+                            StateHashes hashes = {});
 
   // The same in two steps, without a local state: ends the version; then the state, which is equal on all ranks, before
   // this rank's next call. Until then this rank cannot vote.
   [[nodiscard]] Status take_later();
   [[nodiscard]] bool owes_state() const { return owes_state_; }
   // kExhausted: no room in the log; it is still owed.
-  [[nodiscard]] Status give_state(std::span<const std::byte> global);
+  [[nodiscard]] Status give_state(std::span<const std::byte> global, StateHashes hashes = {});
 
   // The same where the states come to the CPU in parts, while the program goes on: ends the version. `share`: what
-  // share_of() has said before, which will come of the global state; of a local state all comes. Not where ranks may be
+  // share_of() has said before, which will come of the global state, whose `hashes` are
+  // known; of a local state all comes. Not where ranks may be
   // lost for good. What a plan that comes meanwhile wants more, this rank pulls: it always logs the shard of its own
   // number itself, in this life or the next.
   [[nodiscard]] Status take_in_parts(std::uint64_t global_bytes, std::optional<std::uint64_t> local_bytes,
-                                     const Ranges& share);
+                                     const Ranges& share, StateHashes hashes);
   // Which bytes of a global state of this size take() would log now.
   [[nodiscard]] Ranges share_of(std::uint64_t global_bytes) const;
   // Each byte once, in any order. With the last one this rank may vote. kExhausted: no room in the log; it is to be
@@ -106,15 +110,10 @@ class Checkpoints {
 
   // Looks at what has come; call after Engine::drain_recalls().
   void advance();
-  struct Vote {
-    Epoch epoch;
-    Timeline timeline;
-    Version version;
-    std::vector<wire::Position> positions;
-    std::vector<wire::Setup> setups;
-  };
+  // Once an epoch, where the vote has to wait for what other ranks hold: what it will say of the state.
+  [[nodiscard]] std::optional<WorkerMachine::StateWord> take_state_word();
   // Once an epoch, when all that this rank must hold is held.
-  [[nodiscard]] std::optional<Vote> take_vote();
+  [[nodiscard]] std::optional<WorkerMachine::Vote> take_vote();
   // take_failure() or take_warning() has something.
   [[nodiscard]] bool has_trouble() const { return !failure_.ok() || !warning_.empty(); }
   // What cannot be held of a new one ends the job; once.
@@ -142,7 +141,10 @@ class Checkpoints {
   [[nodiscard]] Status log(const RecordKey& key, const RecordInfo& info, std::span<const std::byte> state,
                            const Ranges& bytes);
   [[nodiscard]] Status log_pending(Version version, std::span<const std::byte> global,
-                                   const std::span<const std::byte>* local);
+                                   const std::span<const std::byte>* local, StateHashes hashes);
+  [[nodiscard]] Status log_and_hash(const Known& taken, std::span<const std::byte> state, StateHashes& hashes);
+  [[nodiscard]] bool lacks_of_pending() const;
+  [[nodiscard]] wire::StateDigest state_digest() const;
   void hold(const Known& taken);
   [[nodiscard]] Ranges duty(const Known& of) const;
   void log_again();
@@ -178,6 +180,7 @@ class Checkpoints {
   bool adopted_ = false;                 // want_ is what was begun while following
   // Taking.
   Known loading_, base_, pending_;  // base_: the committed one, once this life has it
+  StateHashes hashes_;              // of what is pending, or comes in parts
   // The pending one's global state, where ranks may be lost for good before they have logged their share of it.
   std::vector<std::byte> kept_state_;
   Version committed_;
@@ -187,7 +190,7 @@ class Checkpoints {
   std::uint64_t coming_local_bytes_ = 0;
   Ranges global_comes_, local_comes_;    // what has not come yet
   std::map<std::uint64_t, Pull> pulls_;  // by want
-  bool voted_ = true;                    // in this epoch
+  bool voted_ = true, told_ = true;      // in this epoch
   Status failure_;
   std::string warning_;
 };

@@ -423,9 +423,11 @@ void Control::looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged l
   post(Looked{epoch, std::move(held), std::move(logged)});
 }
 
-void Control::vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
-                   std::vector<wire::Setup> setups) {
-  post(Vote{epoch, timeline, version, std::move(positions), std::move(setups)});
+void Control::vote(WorkerMachine::Vote vote) {
+  post(std::move(vote));
+}
+void Control::tell_state(WorkerMachine::StateWord word) {
+  post(std::move(word));
 }
 void Control::log_gap(Epoch epoch, WorkerMachine::Gap gap) {
   post(LogGap{epoch, std::move(gap)});
@@ -543,9 +545,8 @@ bool Control::drain_commands() {
             },
             [&](const Followed& c) { machine_->followed(c.version, c.timeline); },
             [&](Looked& c) { machine_->looked(c.epoch, std::move(c.held), std::move(c.logged), now(), effects); },
-            [&](const Vote& c) {
-              machine_->vote(c.epoch, c.timeline, c.version, c.positions, c.setups, now(), effects);
-            },
+            [&](const WorkerMachine::Vote& c) { machine_->vote(c, now(), effects); },
+            [&](const WorkerMachine::StateWord& c) { machine_->tell_state(c, now(), effects); },
             [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.gap, now(), effects); },
             [&](const ForgetSegment& c) {
               segments_->forget(c.life);

@@ -123,8 +123,8 @@ class Control {
   // A spare has all of a checkpoint's global state.
   void followed(Version version, Timeline timeline);
   void looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged logged);
-  void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
-            std::vector<wire::Setup> setups);
+  void vote(WorkerMachine::Vote vote);
+  void tell_state(WorkerMachine::StateWord word);
   void log_gap(Epoch epoch, WorkerMachine::Gap gap);
   // A life's segment serves nobody any more. `over`: the life is, and the launcher may close it too.
   void forget_segment(Incarnation life, bool over);
@@ -169,13 +169,6 @@ class Control {
     std::optional<wire::Held> held;
     wire::Logged logged;
   };
-  struct Vote {
-    Epoch epoch;
-    Timeline timeline;
-    Version version;
-    std::vector<wire::Position> positions;
-    std::vector<wire::Setup> setups;
-  };
   struct LogGap {
     Epoch epoch;
     WorkerMachine::Gap gap;
@@ -199,8 +192,9 @@ class Control {
     bool mapped;
   };
   struct Exit {};
-  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Drain, Load, Map, Followed, Looked, Vote,
-                               LogGap, ForgetSegment, Lend, TakeBack, Answer, Exit>;
+  using Command =
+      std::variant<WantLink, LinkBroken, RoundFailed, Leave, Drain, Load, Map, Followed, Looked, WorkerMachine::Vote,
+                   WorkerMachine::StateWord, LogGap, ForgetSegment, Lend, TakeBack, Answer, Exit>;
   struct Sockets;
 
   Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,

@@ -119,6 +119,14 @@ void add_pieces(std::vector<StatePiece>& pieces, StateKind state, Session::Place
   }
 }
 
+// States of a checkpoint, of the global one these bytes.
+std::vector<StatePiece> pieces_of(Session::Places global, const Session::Places* local, const Ranges& of_global) {
+  std::vector<StatePiece> pieces;
+  add_pieces(pieces, StateKind::kGlobal, global, of_global);
+  if (local != nullptr) add_pieces(pieces, StateKind::kLocal, *local, Ranges(0, bytes_of(*local)));
+  return pieces;
+}
+
 }  // namespace
 
 class Session::Span {
@@ -1359,7 +1367,9 @@ Status Session::give_state(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   if (!state.ok()) return state.status();
   if (engine_.stopped()) return gone();
-  const Status status = checkpoints_->give_state(state.value().bytes);
+  StateHashes hashes = hash_unlogged(lock, state.value().bytes);
+  if (engine_.stopped()) return gone();
+  const Status status = checkpoints_->give_state(state.value().bytes, std::move(hashes));
   if (!status.ok()) return status;
   serialize_ = nullptr;
   look_at_checkpoints();
@@ -1846,8 +1856,8 @@ bool Session::load_from_mirror(std::unique_lock<std::mutex>& lock, std::optional
   return false;
 }
 
-// Completes outstanding calls, and waits for the commit of the checkpoint before.
-Status Session::may_checkpoint(std::unique_lock<std::mutex>& lock) {
+// Completes outstanding calls; a checkpoint may be taken once await_commit() has returned, too.
+Status Session::end_calls(std::unique_lock<std::mutex>& lock) {
   if (engine_.version() == kPreamble) {
     return {Code::kInvalidArgument, "checkpoint comes after load_checkpoint, which says where the program starts"};
   }
@@ -1860,8 +1870,11 @@ Status Session::may_checkpoint(std::unique_lock<std::mutex>& lock) {
   if (disk_) {
     if (Status s = disk_->writer().takes_checkpoints(); !s.ok()) return s;
   }
-  const Status given = give_state(lock);
-  if (!given.ok()) return given;
+  return give_state(lock);
+}
+
+// Waits for the commit of the checkpoint before.
+Status Session::await_commit(std::unique_lock<std::mutex>& lock) {
   waits_for_commit_ = true;
   drive(lock, [&] { return checkpoints_->may_take() || engine_.stopped() || (coming_ && !coming_->failure.ok()); });
   waits_for_commit_ = false;
@@ -1904,55 +1917,68 @@ Status Session::checkpoint(Places global, const Places* local, void* stream) {
   }
   const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "checkpoint");
   std::unique_lock lock(mutex_);
-  Status status = may_checkpoint(lock);
+  Status status = end_calls(lock);
   if (!status.ok()) return status;
   if (!checkpoints_) return engine_.begin_version(engine_.version().next());
   const std::uint64_t global_bytes = bytes_of(global);
   const auto local_bytes = local == nullptr ? std::nullopt : std::optional(bytes_of(*local));
   status = Checkpoints::may_hold(std::max(global_bytes, local_bytes.value_or(0)));
   if (!status.ok()) return status;
-  const Ranges share = checkpoints_->share_of(global_bytes);
   lock.unlock();
-  std::unique_ptr<Snapshot> snapshot;
   // Where ranks may be lost for good, all of a state is kept on the CPU until it is committed.
+  Result<bool> on_gpu = false;
   if (staging_ != nullptr && settings_.min_workers == 0) {
-    const auto pieces = [&](const Ranges& of_global) {
-      std::vector<StatePiece> cut;
-      add_pieces(cut, StateKind::kGlobal, global, of_global);
-      if (local != nullptr) add_pieces(cut, StateKind::kLocal, *local, Ranges(0, *local_bytes));
-      return cut;
-    };
     // Also where what this rank logs of it is on the CPU alone: all ranks go one way.
-    const auto any = staging_->holds(pieces(Ranges(0, global_bytes)));
-    if (!any.ok()) return judge(any.status().because_of_this("cannot read the state for a checkpoint"));
-    if (any.value()) {
-      auto taken = staging_->snapshot(pieces(share), stream);
-      if (!taken.ok()) return judge(taken.status().because_of_this("cannot read the state for a checkpoint"));
-      snapshot = std::move(taken).value();
-    }
+    on_gpu = staging_->holds(pieces_of(global, local, Ranges(0, global_bytes)));
+    if (!on_gpu.ok()) return judge(on_gpu.status().because_of_this("cannot read the state for a checkpoint"));
   }
-  if (snapshot != nullptr) {
-    lock.lock();
-    if (engine_.stopped()) return gone();
-    status = checkpoints_->take_in_parts(global_bytes, local_bytes, share);
-    // Where there are more ranks than bytes, some log nothing of it.
-    if (status.ok() && !snapshot->done()) {
-      coming_.emplace(std::move(snapshot));
-      hand_over();
-    }
-    look_at_taken(status);
-    return status;
-  }
+  if (on_gpu.value()) return checkpoint_on_gpu(lock, global, local, stream);
   const auto global_state = gather(global, stream);
   const auto local_state = gather(local == nullptr ? Places() : *local, stream);
   lock.lock();
   if (!global_state.ok()) return global_state.status();
   if (!local_state.ok()) return local_state.status();
-  if (engine_.stopped()) return gone();
-  status =
-      checkpoints_->take(global_state.value().copy.bytes, local == nullptr ? nullptr : &local_state.value().copy.bytes);
+  const std::span<const std::byte> bytes = global_state.value().copy.bytes;
+  // While the checkpoint before is still being committed.
+  StateHashes hashes = hash_unlogged(lock, bytes);
+  status = await_commit(lock);
+  if (!status.ok()) return status;
+  status = checkpoints_->take(bytes, local == nullptr ? nullptr : &local_state.value().copy.bytes, std::move(hashes));
   look_at_taken(status);
   return status;
+}
+
+Status Session::checkpoint_on_gpu(std::unique_lock<std::mutex>& lock, Places global, const Places* local,
+                                  void* stream) {
+  lock.lock();
+  Status status = await_commit(lock);
+  if (!status.ok()) return status;
+  const std::uint64_t global_bytes = bytes_of(global);
+  const auto local_bytes = local == nullptr ? std::nullopt : std::optional(bytes_of(*local));
+  const Ranges share = checkpoints_->share_of(global_bytes);
+  lock.unlock();
+  auto snapshot = staging_->snapshot(pieces_of(global, local, share), stream);
+  if (!snapshot.ok()) return judge(snapshot.status().because_of_this("cannot read the state for a checkpoint"));
+  lock.lock();
+  if (engine_.stopped()) return gone();
+  status = checkpoints_->take_in_parts(global_bytes, local_bytes, share, StateHashes(global_bytes));
+  // Where there are more ranks than bytes, some log nothing of it.
+  if (status.ok() && !snapshot.value()->done()) {
+    coming_.emplace(std::move(snapshot).value());
+    hand_over();
+  }
+  look_at_taken(status);
+  return status;
+}
+
+// Hashes what this rank does not log, outside the lock; the rest is hashed as it is copied.
+StateHashes Session::hash_unlogged(std::unique_lock<std::mutex>& lock, std::span<const std::byte> state) {
+  const Ranges share = checkpoints_->share_of(state.size());
+  lock.unlock();
+  StateHashes hashes(state.size());
+  hashes.add_outside(share, state);
+  lock.lock();
+  return hashes;
 }
 
 Status Session::restore(std::span<const std::span<std::byte>> places, std::span<const std::byte> state, void* stream) {
@@ -1973,9 +1999,11 @@ Status Session::restore(std::span<const std::span<std::byte>> places, std::span<
 Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void* stream) {
   if (const Status status = needs_mode_wait("lazy_checkpoint"); !status.ok()) return status;
   std::unique_lock lock(mutex_);
-  Status status = may_checkpoint(lock);
+  Status status = end_calls(lock);
   if (!status.ok()) return status;
   if (!checkpoints_) return engine_.begin_version(engine_.version().next());
+  status = await_commit(lock);
+  if (!status.ok()) return status;
   status = checkpoints_->take_later();
   look_at_taken(status);
   if (!status.ok()) return status;
@@ -2002,11 +2030,10 @@ void Session::look_at_checkpoints() {
       control_->round_failed(transport_.epoch(), failure);
     }
   }
+  if (auto word = checkpoints_->take_state_word()) control_->tell_state(*std::move(word));
   auto vote = checkpoints_->take_vote();
   if (!vote) return;
-  const auto say = [this](const Checkpoints::Vote& v) {
-    control_->vote(v.epoch, v.timeline, v.version, v.positions, v.setups);
-  };
+  const auto say = [this](const WorkerMachine::Vote& v) { control_->vote(v); };
   if (!disk_) return say(*vote);
   const auto living = recall_->replayer().host_lives();
   if (!living.empty() && living.front() == life_) {

@@ -236,7 +236,11 @@ class Session final : private DataPath {
   [[nodiscard]] bool states_move() const { return coming_ && coming_->failure.ok(); }
   [[nodiscard]] Status judge(const Status& status);
   void report_failure();
-  [[nodiscard]] Status may_checkpoint(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Status end_calls(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Status await_commit(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Status checkpoint_on_gpu(std::unique_lock<std::mutex>& lock, Places global, const Places* local,
+                                         void* stream);
+  [[nodiscard]] StateHashes hash_unlogged(std::unique_lock<std::mutex>& lock, std::span<const std::byte> state);
   [[nodiscard]] Status give_state(std::unique_lock<std::mutex>& lock);
   void look_at_taken(const Status& status);
   Status start_log();

@@ -248,6 +248,11 @@ class Cluster {
         setting_.job.replicas() > 0 && !shrinks()) {
       plan.add(Fault::older_journal);
     }
+    // Not where lives leave and serve: few seeds take all that can happen there.
+    if (!setting_.recipe && !setting_.large && options_.seed % 17 == 6 && options_.seed % 7 < 3 &&
+        setting_.world_size > 1 && setting_.job.replicas() > 0 && !shrinks()) {
+      plan.add(Fault::other_state);
+    }
     if (shrinks() && plan.any()) {
       plan.add(Fault::stays_away);
       // Few calls fit between two of the usual deaths of a short job, and none of those is needed.

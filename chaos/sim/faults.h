@@ -64,7 +64,8 @@ namespace warren::chaos {
   X(stays_away, kPerChance, 0.6)                     \
   X(machine_taken, kPerSecond, 3.0)                  \
   X(first_plan_lost, kPerChance, 0.7)                \
-  X(older_journal, kPerSecond, 2.0)
+  X(older_journal, kPerSecond, 2.0)                  \
+  X(other_state, kPerChance, 0.2)
 
 enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) name,
@@ -76,7 +77,7 @@ inline constexpr std::size_t kFaults = 0 WARREN_FAULTS(WARREN_X);
 #undef WARREN_X
 // The last ones are drawn apart: they are for jobs that have a log, or disks, or go on without lost ranks, or came
 // later than seeds that are kept.
-inline constexpr std::size_t kFaultsDrawnApart = 10;
+inline constexpr std::size_t kFaultsDrawnApart = 11;
 
 enum class RateMeaning : std::uint8_t { kPerSecond, kPerChance };
 struct FaultInfo {

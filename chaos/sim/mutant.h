@@ -22,6 +22,7 @@ namespace warren::chaos {
   X(one_copy_short, "schedules and checkpoints keep one copy less than the job asks for")                              \
   X(commits_without_one, "the tracker counts a vote that one rank has not given")                                      \
   X(keeps_vote_after_load, "a vote outlives the life that gave it, and its rank's load")                               \
+  X(compares_no_states, "the tracker commits without a look at what ranks have told of their states")                  \
   X(votes_without_its_state, "a rank votes while its states are still on their way from its GPU")                      \
   X(reuses_names, "a rollback does not raise the timeline in the names of rounds")                                     \
   X(replays_stale_timeline, "logs answer with what a rollback has undone")                                             \

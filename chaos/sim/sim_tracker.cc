@@ -156,6 +156,8 @@ void SimTracker::receive(std::size_t life, const std::string& bytes) {
   if (world_.is(Mutant::forgets_whole_results) && decoded.value().has_report()) {
     for (wire::Position& p : *decoded.value().mutable_report()->mutable_positions()) p.clear_total_bytes();
   }
+  if (world_.is(Mutant::compares_no_states) && decoded.value().has_vote())
+    decoded.value().mutable_vote()->clear_state();
   // What is too much to say is not said: then it must not be served either.
   if (world_.is(Mutant::serves_what_was_begun) && decoded.value().has_leave()) {
     for (wire::Position& p : *decoded.value().mutable_leave()->mutable_logged()->mutable_positions()) {

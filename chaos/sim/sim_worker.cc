@@ -824,6 +824,9 @@ void SimWorker::look_at_checkpoints() {
       machine_.on_round_failed(epoch, failure, world_.now(), effects);
     });
   }
+  if (auto word = checkpoints_->take_state_word()) {
+    post([this, word = *std::move(word)](auto& effects) { machine_.tell_state(word, world_.now(), effects); });
+  }
   if (auto vote = checkpoints_->take_vote()) {
     known_.mutable_setups()->Assign(vote->setups.begin(), vote->setups.end());
     if (!store_) return say(*vote);
@@ -841,10 +844,8 @@ void SimWorker::look_at_checkpoints() {
   }
 }
 
-void SimWorker::say(const worker::Checkpoints::Vote& vote) {
-  post([this, vote](auto& effects) {
-    machine_.vote(vote.epoch, vote.timeline, vote.version, vote.positions, vote.setups, world_.now(), effects);
-  });
+void SimWorker::say(const WorkerMachine::Vote& vote) {
+  post([this, vote](auto& effects) { machine_.vote(vote, world_.now(), effects); });
 }
 
 wire::FetchReply SimWorker::serve(const wire::FetchRequest& request) {
@@ -1241,9 +1242,20 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
     }
     // Who has left the others' way, and nobody could notice, saves what the way leads to: only its calls are wrong.
     const ProgramState* right = desynced_ ? judge_.oracle(timeline_).state_at(step.version, rank_) : nullptr;
-    const auto global = program_.saved_global(step.version, right != nullptr ? *right : state_);
+    auto global = program_.saved_global(step.version, right != nullptr ? *right : state_);
     const auto local = program_.saved_local(step.version, rank_, right != nullptr ? *right : state_);
     const std::span<const std::byte> local_state = local;
+    bool with_local = step.local;
+    if (settings_.world_size() > 1 && world_.gives_other_state(worker_id(), engine_.timeline(), step.version)) {
+      judge_.excuse_rollback();
+      if (world_.keeps_transcript()) world_.tell(describe() + " checkpoints a state that the others do not have");
+      Random draws(Random::mix(engine_.timeline().value) + step.version.value);
+      if (draws.chance(0.3) && !step.lazy && !engine_.plan().shrinks) {
+        with_local = !with_local;
+      } else {
+        alter(global, draws);
+      }
+    }
     // Of each checkpoint at some ranks, and in turn at all.
     const bool on_gpu =
         !engine_.plan().shrinks && (step.version.value + static_cast<std::uint64_t>(rank_.value)) % kEveryOnGpu == 0;
@@ -1252,8 +1264,9 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
       owed_state_ = global;
     } else if (on_gpu) {
       const Ranges share = checkpoints_->share_of(global.size());
-      status = checkpoints_->take_in_parts(
-          global.size(), step.local ? std::optional<std::uint64_t>(local.size()) : std::nullopt, share);
+      status = checkpoints_->take_in_parts(global.size(),
+                                           with_local ? std::optional<std::uint64_t>(local.size()) : std::nullopt,
+                                           share, worker::StateHashes(global));
       const auto cut = [this](worker::StateKind kind, std::span<const std::byte> state, const Ranges& bytes) {
         for (const Interval& i : bytes.intervals()) {
           const std::uint64_t most = (i.end - i.begin + 1) / 2;
@@ -1265,14 +1278,15 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
       };
       if (status.ok()) {
         cut(worker::StateKind::kGlobal, global, share);
-        if (step.local) cut(worker::StateKind::kLocal, local, Ranges(0, local.size()));
+        if (with_local) cut(worker::StateKind::kLocal, local, Ranges(0, local.size()));
         if (!parts_.empty()) {
-          if (world_.is(Mutant::votes_without_its_state)) vote_early();
+          if (world_.is(Mutant::votes_without_its_state))
+            vote_early(worker::StateHashes(global).digest(with_local, settings_.world_size()));
           bring_part();
         }
       }
     } else {
-      status = checkpoints_->take(global, step.local ? &local_state : nullptr);
+      status = checkpoints_->take(global, with_local ? &local_state : nullptr);
     }
     if (status.code() == Code::kDesync) {
       post([this, epoch = transport_.epoch(), status](auto& effects) {
@@ -1315,8 +1329,8 @@ bool SimWorker::give_state() {
   return true;
 }
 
-void SimWorker::vote_early() {
-  say({engine_.plan().epoch, engine_.timeline(), engine_.version(),
+void SimWorker::vote_early(wire::StateDigest state) {
+  say({engine_.plan().epoch, engine_.timeline(), engine_.version(), std::move(state),
        engine_.positions_of(Version(engine_.version().value - 1)), engine_.setups_done()});
 }
 
@@ -1484,6 +1498,17 @@ void SimWorker::issue(std::size_t position) {
     return;
   }
   submit(std::move(step), *place, false);
+}
+
+// Another byte, or another length.
+void SimWorker::alter(std::vector<std::byte>& state, Random& draws) {
+  if (draws.chance(0.6)) {
+    state[draws.below(state.size())] ^= std::byte{1};
+  } else if (draws.chance(0.5)) {
+    state.resize(state.size() + static_cast<std::size_t>(draws.between(1, 100)));
+  } else {
+    state.pop_back();
+  }
 }
 
 // Makes another call of it; false: it is to be left out.

@@ -195,7 +195,7 @@ class SimWorker final : private SimTransport::Owner {
   void fail(const worker_effect::Fail& what);
   void look_at_checkpoints();
   void look_at_dead_segments();
-  void say(const worker::Checkpoints::Vote& vote);
+  void say(const WorkerMachine::Vote& vote);
   [[nodiscard]] std::unique_ptr<HostLogReader> reader() const;
   void leave_to_later_lives(const wire::Plan& plan);
   void write_behind();
@@ -209,7 +209,7 @@ class SimWorker final : private SimTransport::Owner {
   // Its result comes from there, as far as the plan and this life know.
   [[nodiscard]] bool in_log(const RoundId& round) const;
   [[nodiscard]] bool give_state();
-  void vote_early();
+  void vote_early(wire::StateDigest state);
   void bring_part();
 
   void pump();
@@ -232,6 +232,7 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool make_again();
   void issue(std::size_t position);
   bool alter(ProgramStep& step);
+  void alter(std::vector<std::byte>& state, Random& draws);
   void submit(ProgramStep step, std::int32_t place, bool altered);
   void reap(ActiveCall& call);
   void leave_by(Micros by_us);

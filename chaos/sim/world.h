@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <queue>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,6 +55,17 @@ class World {
   bool strays(const std::string& worker_id) {
     if ((!stray_.empty() && stray_ != worker_id) || !strikes(Fault::desync)) return false;
     stray_ = worker_id;
+    return true;
+  }
+  // Fault::other_state, for one worker of a job: two that gave the same other state would agree on it. All lives of a
+  // timeline do so alike: that a life makes other bytes of a version than the one before it is another fault, which
+  // nothing finds yet where the logs of both are read.
+  bool gives_other_state(const std::string& worker_id, Timeline timeline, Version version) {
+    if (!other_.empty() && other_ != worker_id) return false;
+    const auto place = std::pair(timeline, version);
+    if (!other_places_.contains(place) && !strikes(Fault::other_state)) return false;
+    other_ = worker_id;
+    other_places_.insert(place);
     return true;
   }
   // Faults stop: the liveness phase.
@@ -114,7 +126,8 @@ class World {
   FaultCounts counts_{};
   std::uint64_t digest_ = 0;
   std::vector<std::string> transcript_;
-  std::string verdict_, stray_;
+  std::string verdict_, stray_, other_;
+  std::set<std::pair<Timeline, Version>> other_places_;
   std::optional<Straggler> straggler_;
   std::string slow_worker_;  // where the straggler goes with it, once it is known
 

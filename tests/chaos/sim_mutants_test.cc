@@ -52,6 +52,11 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most, bool breaks = true) {
         options.faults->set(Fault::death_at_completion, 0.02);
         options.faults->set(Fault::death_at_send, 0.02);
       }
+      if (mutant == Mutant::compares_no_states) {
+        options.faults.emplace();
+        options.faults->set(Fault::other_state, 0.3);
+        options.faults->set(Fault::death, 2.0);
+      }
       if (mutant == Mutant::loans_without_end) {
         options.lends = true;
         options.collective = Collective::kAllreduce;
@@ -138,6 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::one_copy_short, "one_copy_short", 1500, "I"},
                       Expectation{Mutant::commits_without_one, "commits_without_one", 200, "I"},
                       Expectation{Mutant::keeps_vote_after_load, "keeps_vote_after_load", 1000, "I"},
+                      Expectation{Mutant::compares_no_states, "compares_no_states", 100, "I"},
                       Expectation{Mutant::votes_without_its_state, "votes_without_its_state", 300, "I"},
                       Expectation{Mutant::reuses_names, "reuses_names", 300, "I"},
                       Expectation{Mutant::replays_stale_timeline, "replays_stale_timeline", 3000, "I"},
@@ -165,7 +171,7 @@ TEST(WithoutMutant, NothingIsFound) {
   EXPECT_EQ(run_until_found(Mutant::none, 100).seeds, 0u);
 }
 TEST(WithoutMutant, NothingIsFoundUnderItsFaults) {
-  for (const Mutant mutant : {Mutant::publishes_late, Mutant::loans_without_end}) {
+  for (const Mutant mutant : {Mutant::publishes_late, Mutant::compares_no_states, Mutant::loans_without_end}) {
     EXPECT_EQ(run_until_found(mutant, 40, false).seeds, 0u) << static_cast<int>(mutant);
   }
 }

@@ -136,6 +136,26 @@ TEST(Scenario, AReplayingRankCallsCheckpoint) {
   EXPECT_GT(commits, 100 / kFewer);
 }
 
+// I5: a rank has another state than the others (a set in another order, a pickle that has grown since its restart), in
+// each form of a checkpoint. No version with it is ever committed, whoever dies meanwhile and starts from what is.
+TEST(Scenario, ARankCheckpointsAnotherStateThanTheOthers) {
+  std::uint64_t found = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(150); ++seed) {
+    SimOptions options = calm(static_cast<std::uint32_t>(2 + seed % 3), seed);
+    options.replicas = static_cast<std::uint32_t>(1 + seed % 2);
+    if (seed % 2 == 0) options.hosts = {"a", "b", "c", "a"};
+    options.faults->set(Fault::other_state, 0.3);
+    // Where a job goes on without those that have died, a rank may be the only one, and nobody disagrees with it.
+    options.shrinks = seed % 5 == 1;
+    if (!*options.shrinks) options.faults->set(Fault::death, 2.0);
+    if (seed % 3 == 0) options.faults->set(Fault::tracker_crash, 1.0);
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    found += tracker(o, "states_differ");
+  }
+  EXPECT_GT(found, 40 / kFewer);
+}
+
 // Scenario 9, as far as memory goes: as many machines are lost as there are copies, with votes under way; what goes on
 // starts from the newest committed checkpoint, or says that it is lost, and never serves what was undone.
 TEST(Scenario, ARollbackAfterAsManyLossesAsCopies) {
@@ -202,7 +222,7 @@ TEST(Scenario, RoundsThatAProcessMakesOnce) {
     options.seed = 40'000 + seed;
     options.inferred = true;
     options.disks = false;
-    options.replicas = 1 + seed % 2;
+    options.replicas = static_cast<std::uint32_t>(1 + seed % 2);
     const SimOutcome o = simulate(options);
     EXPECT_EQ(o.verdict, "") << "seed " << options.seed << ": " << o.setting;
     met += o.met;

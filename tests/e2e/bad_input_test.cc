@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -173,6 +174,73 @@ TEST(BadInput, RanksThatDisagreeAllHearWhoAndWhere) {
       EXPECT_EQ(e->code(), ErrorCode::desync) << e->what();
       EXPECT_THAT(text(e), AllOf(HasSubstr("allreduce"), HasSubstr(variant.expected), HasSubstr("rank"),
                                  HasSubstr("at e2e_tests+0x"), HasSubstr("addr2line")));
+    }
+  }
+}
+
+// The ranks are told before anything is committed, whatever form the checkpoint has, and whichever shares of the state
+// are logged where. (Rank 2 alone has a local state: its vote would wait for those of the others.)
+TEST(BadInput, RanksThatCheckpointDifferentStatesAreNamed) {
+  using Bytes = std::vector<std::byte>;
+  struct Variant {
+    const char* expected;
+    std::function<void(Communicator&, Bytes state)> checkpoint;
+  };
+  const auto changed_at = [](Communicator& comm, Bytes& state, std::size_t at) {
+    if (comm.rank() == 1) state[at] ^= std::byte{1};
+  };
+  const Variant variants[] = {
+      {"the first difference is in MiB 1 (bytes 1048576 to 2097151)",
+       [&](Communicator& comm, Bytes state) {
+         changed_at(comm, state, 2'000'000);
+         comm.checkpoint(state);
+       }},
+      {"rank 1 (worker 1 on host",
+       [&](Communicator& comm, Bytes state) {
+         changed_at(comm, state, 3'000'000);
+         comm.checkpoint(state, state);
+       }},
+      {"gave a global state of 3000004 bytes and no local state",
+       [](Communicator& comm, Bytes state) {
+         if (comm.rank() == 1) state.pop_back();
+         comm.checkpoint(state);
+       }},
+      {"gave a global state of 3000005 bytes and a local state",
+       [](Communicator& comm, const Bytes& state) {
+         if (comm.rank() == 2) return comm.checkpoint(state, Bytes(10));
+         comm.checkpoint(state);
+       }},
+      {"the first difference is in MiB 2",
+       [&](Communicator& comm, Bytes state) {
+         changed_at(comm, state, 3'000'004);
+         comm.lazy_checkpoint([state] { return state; });
+       }},
+      {"the first difference is in MiB 0",
+       [&](Communicator& comm, Bytes state) {
+         changed_at(comm, state, 7);
+         Bytes first(state.begin(), state.begin() + 1000), rest(state.begin() + 1000, state.end());
+         comm.checkpoint_places({first, rest});
+       }},
+  };
+  for (const auto& variant : variants) {
+    for (const bool apart : {false, true}) {
+      SCOPED_TRACE(std::string(variant.expected) + (apart ? ", on hosts of their own" : ""));
+      Cluster cluster;
+      const auto errors = cluster.run(
+          3,
+          [&](Communicator& comm) {
+            (void)comm.load_checkpoint();
+            variant.checkpoint(comm, Bytes(3'000'005, std::byte{7}));
+            comm.checkpoint(Bytes(8));
+          },
+          [&](int worker, Options& o) {
+            if (apart) o.host_id = o.domain_id = "host-" + std::to_string(worker);
+          });
+      for (const auto& e : errors) {
+        ASSERT_TRUE(e.has_value());
+        EXPECT_EQ(e->code(), ErrorCode::desync) << e->what();
+        EXPECT_THAT(text(e), AllOf(HasSubstr(variant.expected), HasSubstr("version 1, which is not committed")));
+      }
     }
   }
 }

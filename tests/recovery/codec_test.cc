@@ -124,6 +124,10 @@ wire::Vote vote() {
   v.set_version(3);
   *v.add_positions() = position(2, 9, true);
   *v.add_positions() = position(2, 4, true, {}, 77);
+  v.mutable_state()->set_global_bytes(limits::kStatePieceBytes + 1);
+  v.mutable_state()->set_piece_bytes(limits::kStatePieceBytes);
+  v.mutable_state()->add_hashes(1);
+  v.mutable_state()->add_hashes(0);
   return v;
 }
 wire::LogGap log_gap() {
@@ -246,7 +250,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 16: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 17: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -696,6 +700,20 @@ TEST(Codec, Votes) {
             "position in version 1: it is not over where the vote stands");
   EXPECT_EQ(check([](auto& v) { *v.add_positions() = v.positions(0); }),
             "position in version 1: not in rising order, or it stands twice");
+  const std::string state = "what the vote says of the state: ";
+  EXPECT_EQ(check([](auto& v) { v.mutable_state()->set_global_bytes(limits::kMaxStateBytes + 1); }),
+            state + "global state's bytes 274877906945 is outside 0 to 274877906944");
+  EXPECT_EQ(check([](auto& v) { v.mutable_state()->set_global_bytes(0); }),
+            state + "hashes of a global state without bytes");
+  EXPECT_EQ(check([](auto& v) { v.mutable_state()->set_piece_bytes(0); }),
+            state + "a hash for 0 bytes of a global state");
+  EXPECT_EQ(check([](auto& v) { v.mutable_state()->set_piece_bytes(limits::kStatePieceBytes * 3); }),
+            state + "a hash for 3145728 bytes of a global state");
+  EXPECT_EQ(check([](auto& v) { v.mutable_state()->add_hashes(1); }), state + "3 hashes of 2 pieces of a global state");
+  EXPECT_EQ(check([](auto& v) { v.mutable_state()->set_global_bytes(limits::kMaxStateBytes); }),
+            state + "2 hashes of 262144 pieces of a global state");
+  EXPECT_EQ(check([](auto& v) { v.clear_state(); }), "");
+  EXPECT_EQ(check([](auto& v) { v.clear_state(), v.set_lacks(true); }), "it is no vote, and tells of no state");
 }
 
 TEST(Codec, LoadsCommitsAndGaps) {

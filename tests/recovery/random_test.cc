@@ -478,8 +478,9 @@ class World {
     // Its duties become durable, in this epoch anew.
     const Said& said = said_[w.life];
     if (w.pending != 0 && (said.vote != w.pending || said.vote_epoch != w.epoch) && chance(30)) {
-      w.machine->vote(Epoch(w.epoch), Timeline(w.timeline), Version(w.pending),
-                      {position(w.pending - 1, kRounds, true)}, {}, TimeMs{now_}, effects);
+      w.machine->vote(
+          {Epoch(w.epoch), Timeline(w.timeline), Version(w.pending), {}, {position(w.pending - 1, kRounds, true)}, {}},
+          TimeMs{now_}, effects);
     }
   }
 

@@ -303,7 +303,8 @@ std::string render(const wire::Envelope& e) {
     }
     case wire::Envelope::kLoad: return "Load";
     case wire::Envelope::kVote: {
-      std::string text = "Vote " + n(e.vote().version()) + " timeline " + n(e.vote().timeline());
+      std::string text = e.vote().lacks() ? "State of " : "Vote ";
+      text += n(e.vote().version()) + " timeline " + n(e.vote().timeline());
       for (const wire::Setup& s : e.vote().setups()) text += " " + render(s);
       return text;
     }
@@ -565,6 +566,23 @@ std::string TrackerScript::vote(std::uint64_t life, std::uint64_t version, const
   e.mutable_vote()->set_epoch(machine_->view(TimeMs{now_}).epoch.value);
   for (const wire::Position& p : positions) *e.mutable_vote()->add_positions() = p;
   e.mutable_vote()->mutable_setups()->Add(setups.begin(), setups.end());
+  return send(std::move(e));
+}
+
+std::string TrackerScript::vote_for(std::uint64_t life, std::uint64_t version, const wire::StateDigest& state) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_vote()->set_version(version);
+  e.mutable_vote()->set_epoch(machine_->view(TimeMs{now_}).epoch.value);
+  *e.mutable_vote()->mutable_state() = state;
+  return send(std::move(e));
+}
+
+std::string TrackerScript::tell_state(std::uint64_t life, std::uint64_t version, const wire::StateDigest& state) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_vote()->set_version(version);
+  e.mutable_vote()->set_epoch(machine_->view(TimeMs{now_}).epoch.value);
+  *e.mutable_vote()->mutable_state() = state;
+  e.mutable_vote()->set_lacks(true);
   return send(std::move(e));
 }
 

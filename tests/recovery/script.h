@@ -91,6 +91,9 @@ class TrackerScript {
   std::string load(std::uint64_t life);
   std::string vote(std::uint64_t life, std::uint64_t version, const std::vector<wire::Position>& positions = {},
                    std::uint32_t timeline = 0, const std::vector<wire::Setup>& setups = {});
+  // With what it has given; or that alone, as it lacks something.
+  std::string vote_for(std::uint64_t life, std::uint64_t version, const wire::StateDigest& state);
+  std::string tell_state(std::uint64_t life, std::uint64_t version, const wire::StateDigest& state);
   std::string log_gap(std::uint64_t life, std::uint64_t epoch,
                       const std::string& reason = "round 0.3 is held by nobody", std::optional<wire::Setup> setup = {});
   // It cannot load this one: no host holds it.

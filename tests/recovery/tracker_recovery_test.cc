@@ -623,6 +623,100 @@ TEST(TrackerRecovery, VotesThatCountDifferentRoundsAreADesync) {
   EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
 }
 
+wire::StateDigest state(std::uint64_t bytes, const std::vector<std::uint64_t>& hashes, bool has_local = false) {
+  wire::StateDigest d;
+  d.set_global_bytes(bytes);
+  d.set_has_local(has_local);
+  d.set_piece_bytes(limits::kStatePieceBytes);
+  d.mutable_hashes()->Add(hashes.begin(), hashes.end());
+  return d;
+}
+
+constexpr std::uint64_t kMiB = limits::kStatePieceBytes;
+
+TEST(TrackerRecovery, AVersionOfWhichRanksGaveDifferentStatesIsNotCommitted) {
+  struct Case {
+    wire::StateDigest of_rank_2;
+    std::string says;
+  };
+  const Case cases[] = {
+      {state(3 * kMiB - 1, {1, 9, 3}),
+       "global states of 3145727 bytes differ: rank 2 (worker w2 on host h) gave other bytes than rank 0 (worker w0 on "
+       "host h), rank 1 (worker w1 on host h); the first difference is in MiB 1 (bytes 1048576 to 2097151)"},
+      {state(2 * kMiB + 5, {1, 2, 4}),
+       "rank 2 (worker w2 on host h) gave a global state of 2097157 bytes and no local state; rank 0 (worker w0 on "
+       "host h), rank 1 (worker w1 on host h) gave a global state of 3145727 bytes and no local state; the first "
+       "difference is in MiB 2 (bytes 2097152 to 3145726)"},
+      {state(3 * kMiB - 1, {1, 2, 3}, true),
+       "rank 2 (worker w2 on host h) gave a global state of 3145727 bytes and a local state; rank 0 (worker w0 on host "
+       "h), rank 1 (worker w1 on host h) gave a global state of 3145727 bytes and no local state"},
+      {wire::StateDigest(),
+       "rank 2 (worker w2 on host h) gave a global state of 0 bytes and no local state; rank 0 (worker w0 on host h), "
+       "rank 1 (worker w1 on host h) gave a global state of 3145727 bytes and no local state; the first difference is "
+       "in MiB 0 (bytes 0 to 1048575)"}};
+  for (const Case& c : cases) {
+    Logged t(3);
+    (void)t.vote_for(10, 2, state(3 * kMiB - 1, {1, 2, 3}));
+    (void)t.vote_for(12, 2, c.of_rank_2);
+    const std::string got = t.vote_for(11, 2, state(3 * kMiB - 1, {1, 2, 3}));
+    EXPECT_EQ(got.substr(0, got.find('\n')), "persist epoch 2 interrupted");
+    EXPECT_NE(got.find("11 <- Interrupt epoch 2 code 6: "), std::string::npos) << got;
+    EXPECT_EQ(t.machine().view({}).last_interrupt,
+              "the ranks have given different states for version 1, which is not committed: " + c.says +
+                  "; give equal bytes on all ranks, and what differs by rank as local states; make all ranks call the "
+                  "same things in the same order; all processes start again from the beginning");
+    EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
+  }
+}
+
+TEST(TrackerRecovery, APieceThatWasNotHashedIsNotCompared) {
+  Logged t;
+  (void)t.vote_for(10, 2, state(3 * kMiB, {1, 0, 3}));
+  EXPECT_NE(t.vote_for(11, 2, state(3 * kMiB, {1, 9, 0})).find("committed 2"), std::string::npos);
+  (void)t.vote_for(10, 3, state(3 * kMiB, {1, 0, 3}));
+  EXPECT_NE(t.vote_for(11, 3, state(3 * kMiB, {1, 9, 4})).find("in MiB 2"), std::string::npos);
+}
+
+// Rank 1 waits for what rank 0 does not have, and would never vote.
+TEST(TrackerRecovery, StatesAreComparedBeforeAllHaveVoted) {
+  Logged t;
+  EXPECT_EQ(t.tell_state(11, 2, state(1, {7}, true)), "");
+  EXPECT_EQ(t.tell_state(11, 2, state(1, {7}, true)), "");
+  EXPECT_EQ(t.machine().view({}).votes, 0U);
+  EXPECT_NE(t.vote_for(10, 2, state(1, {7})).find("10 <- Interrupt epoch 2 code 6: "), std::string::npos);
+}
+
+TEST(TrackerRecovery, ToldStatesAreNoVotes) {
+  Logged t;
+  EXPECT_EQ(t.tell_state(11, 2, state(1, {7})), "");
+  EXPECT_EQ(t.vote_for(10, 2, state(1, {7})), "");
+  EXPECT_EQ(t.machine().view({}).votes, 1U);
+  EXPECT_NE(t.vote_for(11, 2, state(1, {7})).find("committed 2"), std::string::npos);
+}
+
+// A told state does not outlive its vote: a load, a restart of the tracker, the end of the epoch.
+TEST(TrackerRecovery, StatesAreForgottenWithTheirVotes) {
+  Logged loaded;
+  (void)loaded.vote_for(11, 2, state(1, {9}));
+  (void)loaded.load(11);
+  (void)loaded.vote_for(10, 2, state(1, {7}));
+  EXPECT_NE(loaded.vote_for(11, 2, state(1, {7})).find("committed 2"), std::string::npos);
+  Logged restarted;
+  (void)restarted.tell_state(11, 2, state(1, {9}));
+  restarted.restart();
+  (void)restarted.vote_for(10, 2, state(1, {7}));
+  EXPECT_NE(restarted.vote_for(11, 2, state(1, {9})).find("Interrupt epoch 2 code 6"), std::string::npos)
+      << "it is told again";
+  Logged replaced;
+  (void)replaced.tell_state(11, 2, state(1, {9}));
+  (void)replaced.give_up(11, 1);
+  (void)replaced.report(10, 2, 2);
+  (void)replaced.join(1, 21);
+  (void)replaced.load(21);
+  (void)replaced.vote_for(10, 2, state(1, {7}));
+  EXPECT_NE(replaced.vote_for(21, 2, state(1, {7})).find("committed 2"), std::string::npos);
+}
+
 TEST(TrackerRecovery, AWaitForVotesIsLogged) {
   Logged t(2, true);
   (void)t.vote(10, 2);

@@ -184,8 +184,13 @@ class WorkerScript {
   }
   std::string vote(std::uint64_t version, const std::vector<wire::Setup>& setups = {}) {
     return run([&](auto& effects) {
-      machine_->vote(machine_->epoch(), Timeline(0), Version(version), {position(version - 1, 3, true)}, setups, now(),
-                     effects);
+      machine_->vote({machine_->epoch(), Timeline(0), Version(version), {}, {position(version - 1, 3, true)}, setups},
+                     now(), effects);
+    });
+  }
+  std::string tell_state(std::uint64_t version) {
+    return run([&](auto& effects) {
+      machine_->tell_state({machine_->epoch(), Timeline(0), Version(version), {}}, now(), effects);
     });
   }
   std::string log_gap(std::uint64_t epoch) {
@@ -926,6 +931,17 @@ TEST(Worker, LoadsAndVotesAreRepeatedUntilTheyAreAnswered) {
   EXPECT_EQ(w.committed(4), "committed 4\n");
   EXPECT_EQ(w.committed(4), "");
   EXPECT_EQ(w.pass(1000), "send Heartbeat 5 epoch 2 rounds 0\n");
+}
+
+TEST(Worker, AStateIsToldUntilTheVoteSaysItToo) {
+  WorkerScript w(false, 2);
+  w.member();
+  EXPECT_EQ(w.tell_state(4), "send State of 4 timeline 0\n");
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 2 epoch 1 rounds 0\nsend State of 4 timeline 0\n");
+  EXPECT_EQ(w.vote(4), "send Vote 4 timeline 0\n");
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 3 epoch 1 rounds 0\nsend Vote 4 timeline 0\n");
+  EXPECT_EQ(w.committed(4), "committed 4\n");
+  EXPECT_EQ(w.tell_state(4), "") << "the commit was faster";
 }
 
 // It may have made up a journal that was lost, and know of an older commit.

@@ -2438,6 +2438,34 @@ TEST(Checkpoint, AWaitForItsCommitNamesWhatIsLacking) {
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(1).may_take(); }));
 }
 
+// Rank 0 alone has a local state, so its vote waits for one of rank 1 that never comes: what they have given is told
+// before.
+TEST(Checkpoint, TheStateIsToldBeforeAVoteThatHasToWait) {
+  World::Options options;
+  options.size = 2;
+  options.hosts = {0, 1};
+  World world(options);
+  load_all(world, {0, 1});
+  const std::uint64_t model = 5;
+  const auto state = std::as_bytes(std::span(&model, 1));
+  ASSERT_TRUE(world.checkpoints(0).take(state, &state).ok());
+  ASSERT_TRUE(world.checkpoints(1).take(state, nullptr).ok());
+  EXPECT_FALSE(world.checkpoints(0).take_vote());
+  const auto word = world.checkpoints(0).take_state_word();
+  ASSERT_TRUE(word);
+  EXPECT_EQ(word->version, version_of_program(1));
+  EXPECT_TRUE(word->state.has_local());
+  EXPECT_FALSE(world.checkpoints(0).take_state_word()) << "once an epoch";
+  EXPECT_FALSE(world.checkpoints(1).take_state_word()) << "it lacks nothing";
+  const auto vote = world.checkpoints(1).take_vote();
+  ASSERT_TRUE(vote);
+  EXPECT_FALSE(vote->state.has_local());
+  ASSERT_EQ(vote->state.hashes_size(), 1);
+  EXPECT_EQ(vote->state.hashes(0), word->state.hashes(0));
+  world.next_epoch({});
+  EXPECT_TRUE(world.checkpoints(0).take_state_word()) << "votes of an epoch that is over count no more";
+}
+
 // Killed between a lazy checkpoint and the giving of its state: nothing is committed, and its next life gives it.
 TEST(LazyCheckpoint, IsCommittedOnceAllHaveGivenTheirState) {
   World::Options options;
@@ -2507,7 +2535,7 @@ TEST(CheckpointInParts, IsCommittedOnceAllPartsHaveCome) {
   for (int r = 0; r < 3; r++) {
     shares[r] = world.checkpoints(r).share_of(state.size());
     EXPECT_LT(shares[r].size(), state.size());
-    ASSERT_TRUE(world.checkpoints(r).take_in_parts(state.size(), 100, shares[r]).ok());
+    ASSERT_TRUE(world.checkpoints(r).take_in_parts(state.size(), 100, shares[r], StateHashes(state)).ok());
     EXPECT_EQ(world.engine(r).version(), version_of_program(1));
   }
   for (int r = 0; r < 2; r++) {
@@ -2548,7 +2576,7 @@ TEST(CheckpointInParts, WhatAPlanWantsMoreIsPulled) {
   const std::vector<std::uint64_t> model(5000, 7);
   const auto state = std::as_bytes(std::span(model));
   const Ranges share = world.checkpoints(1).share_of(state.size());
-  ASSERT_TRUE(world.checkpoints(1).take_in_parts(state.size(), std::nullopt, share).ok());
+  ASSERT_TRUE(world.checkpoints(1).take_in_parts(state.size(), std::nullopt, share, StateHashes(state)).ok());
   ASSERT_TRUE(world.checkpoints(2).take(state, nullptr).ok());
   world.kill(0);
   world.move(0, 1);
@@ -2572,12 +2600,43 @@ TEST(CheckpointInParts, WithoutRoomForAPartItIsStillOwed) {
   World world(options);
   load_all(world, {0});
   const std::vector<std::byte> state(std::size_t{2} << 20);
-  ASSERT_TRUE(world.checkpoints(0).take_in_parts(state.size(), std::nullopt, Ranges(0, state.size())).ok());
+  ASSERT_TRUE(
+      world.checkpoints(0).take_in_parts(state.size(), std::nullopt, Ranges(0, state.size()), StateHashes(state)).ok());
   const Status status = world.checkpoints(0).give_part({StateKind::kGlobal, 0, state});
   EXPECT_EQ(status.code(), Code::kExhausted);
   EXPECT_NE(status.describe().find("cannot take checkpoint 1"), std::string::npos) << status.describe();
   EXPECT_TRUE(world.checkpoints(0).owes_state());
   EXPECT_FALSE(world.checkpoints(0).may_take());
+}
+
+// Each form of a checkpoint tells the same of equal states.
+TEST(CheckpointInParts, EqualStatesHaveEqualHashesHoweverTheyAreGiven) {
+  World::Options options;
+  options.size = 4;
+  options.replicas = 1;
+  World world(options);
+  load_all(world, {0, 1, 2, 3});
+  std::vector<std::byte> state((std::size_t{2} << 20) + 1000);
+  for (std::size_t i = 0; i < state.size(); i++) state[i] = static_cast<std::byte>(i * 7 + i / 1000);
+  const Ranges share = world.checkpoints(0).share_of(state.size());
+  ASSERT_TRUE(world.checkpoints(0).take_in_parts(state.size(), std::nullopt, share, StateHashes(state)).ok());
+  give_parts(world.checkpoints(0), StateKind::kGlobal, state, share, 4096);
+  ASSERT_TRUE(world.checkpoints(1).take_later().ok());
+  ASSERT_TRUE(world.checkpoints(1).give_state(state).ok());
+  StateHashes begun(state.size());
+  begun.add_outside(Ranges(1000, std::size_t{1} << 20), state);
+  ASSERT_TRUE(world.checkpoints(2).take(state, nullptr, begun).ok());
+  state[(std::size_t{2} << 20) + 10] ^= std::byte{1};
+  ASSERT_TRUE(world.checkpoints(3).take(state, nullptr).ok());
+  std::vector<wire::StateDigest> told;
+  for (int r = 0; r < 4; r++) told.push_back(world.checkpoints(r).take_vote()->state);
+  for (int r = 0; r < 4; r++) {
+    ASSERT_EQ(told[static_cast<std::size_t>(r)].hashes_size(), 3) << r;
+    EXPECT_EQ(told[static_cast<std::size_t>(r)].global_bytes(), state.size());
+    EXPECT_EQ(told[static_cast<std::size_t>(r)].SerializeAsString() == told[0].SerializeAsString(), r != 3) << r;
+  }
+  EXPECT_EQ(told[3].hashes(1), told[0].hashes(1)) << "the first difference is in the last MiB";
+  EXPECT_NE(told[3].hashes(2), told[0].hashes(2));
 }
 
 // Nothing comes of states that have no bytes, and they are committed.
@@ -2587,7 +2646,7 @@ TEST(CheckpointInParts, OfNothingIsCommittedAtOnce) {
   options.hosts = {0, 1};
   World world(options);
   load_all(world, {0, 1});
-  for (int r = 0; r < 2; r++) ASSERT_TRUE(world.checkpoints(r).take_in_parts(0, 0, {}).ok());
+  for (int r = 0; r < 2; r++) ASSERT_TRUE(world.checkpoints(r).take_in_parts(0, 0, {}, StateHashes()).ok());
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(1).may_take(); }));
 }
 

@@ -191,7 +191,7 @@ WARREN_API warren_code warren_split(warren_comm* comm, int32_t color, int32_t ke
  * states' memory belongs to the communicator and is valid until it is destroyed. Pointers may be NULL.
  * checkpoint: returns when a snapshot of the states is taken; the checkpoint is replicated, stored and committed behind
  * the program's back, and the next call waits for that. The global state is equal on all ranks (each keeps a share of
- * it); local states may differ. local NULL: this program has none, the same on all ranks.
+ * it); local states may differ. local NULL: this program has none, on all ranks. Ranks that differ get WARREN_DESYNC.
  */
 WARREN_API warren_code warren_load_checkpoint(warren_comm*, uint64_t* version, const void** global,
                                               size_t* global_bytes, const void** local, size_t* local_bytes);

@@ -1,0 +1,59 @@
+#include "worker/state_hashes.h"
+
+#include <algorithm>
+
+#include "recovery/limits.h"
+#include "recovery/state_digest.h"
+#include "storage/xxh3.h"
+
+namespace warren::worker {
+namespace {
+
+static_assert(limits::kStatePieceBytes % StateHashes::kBlockBytes == 0, "blocks make up what a digest has a hash for");
+
+std::uint64_t hash_of(std::span<const std::byte> bytes) {
+  const std::uint64_t hash = xxh3(bytes);
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace
+
+StateHashes::StateHashes(std::uint64_t state_bytes)
+    : state_bytes_(state_bytes), hashes_((state_bytes + kBlockBytes - 1) / kBlockBytes) {}
+
+StateHashes::StateHashes(std::span<const std::byte> state) : StateHashes(state.size()) {
+  add_outside({}, state);
+}
+
+Interval StateHashes::block(std::uint64_t index) const {
+  const std::uint64_t begin = index * kBlockBytes;
+  return {begin, std::min(state_bytes_, begin + kBlockBytes)};
+}
+
+void StateHashes::add(std::uint64_t index, std::span<const std::byte> bytes) {
+  hashes_[index] = hash_of(bytes);
+}
+
+void StateHashes::add_outside(const Ranges& bytes, std::span<const std::byte> state) {
+  for (std::uint64_t i = 0; i < blocks(); ++i) {
+    const Interval b = block(i);
+    if (!bytes.covers(b.begin, b.end)) add(i, state.subspan(b.begin, b.end - b.begin));
+  }
+}
+
+wire::StateDigest StateHashes::digest(bool has_local, std::uint32_t world_size) const {
+  wire::StateDigest d;
+  d.set_global_bytes(state_bytes_);
+  d.set_has_local(has_local);
+  if (state_bytes_ == 0) return d;
+  d.set_piece_bytes(digest_piece_bytes(state_bytes_, world_size));
+  const std::uint64_t together = d.piece_bytes() / kBlockBytes;
+  for (std::uint64_t first = 0; first < blocks(); first += together) {
+    const auto these = std::span(hashes_).subspan(first, std::min(together, blocks() - first));
+    const bool whole = std::ranges::find(these, 0u) == these.end();
+    d.add_hashes(whole ? hash_of(std::as_bytes(these)) : 0);
+  }
+  return d;
+}
+
+}  // namespace warren::worker
