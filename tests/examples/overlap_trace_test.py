@@ -20,11 +20,9 @@ def trace() -> dict[int, list[dict]]:
         path = pathlib.Path(folder) / "trace.json"
         subprocess.run([WARREN, "run", "-n", str(RANKS), f"--timeline={path}", "--", OVERLAP, "--steps=4"], check=True,
                        stdout=subprocess.DEVNULL, timeout=50)
-        lines = path.read_text().splitlines()
-    assert lines[0] == "[", lines[0]
+        events = json.loads(path.read_text())
     ranks: dict[int, list[dict]] = {}
-    for line in lines[1:]:
-        event = json.loads(line.removesuffix(","))
+    for event in events:
         ranks.setdefault(event["pid"] >> 16, []).append(event)
     return ranks
 
