@@ -31,8 +31,9 @@ if(WARREN_SANITIZE)
   set(WARREN_KERNELS_LEAVE_OUT "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3)")
 endif()
 
-# The presets compile several sources of a library as one, which takes less than half as long: most of it is reading the
-# same headers, and instantiating the same templates. `./dev check standalone` finds what a source forgets to include.
+# The presets release, ci, asan and tsan compile several sources of a library as one. That takes about half as long, as
+# the sources read the same headers and instantiate the same templates. `./dev check standalone` finds includes that a
+# source forgets.
 option(WARREN_BATCHES "Compile several sources of a library as one" OFF)
 function(warren_in_batches target)
   if(WARREN_BATCHES)
@@ -75,22 +76,21 @@ endfunction()
 
 # Tests are GoogleTest programs, one a folder, and each source is one CTest entry: `worker/engine_test` runs what
 # tests/worker/engine_test.cc holds. Labels say which run takes an entry:
-#   fast     `./dev test` runs it. Every entry is fast that is not slow.
-#   slow     `./dev test --all` alone runs it: it takes more than some seconds.
-#   e2e      It starts whole workers, or processes.
-#   memory   It runs under AddressSanitizer and UndefinedBehaviorSanitizer too. Every entry does that is not release_only
-#            or threads_only.
-#   threads  It has threads, so it runs under ThreadSanitizer too.
-#   gpu      It needs a GPU.
-# The target `NAME_tests` builds the programs that have an entry with the label NAME, for fast, memory and threads.
-foreach(label fast memory threads)
+#   fast     `./dev test` runs the entry. Every entry is fast that is not slow.
+#   slow     `./dev test --all` alone runs the entry: it takes more than some seconds.
+#   e2e      The entry starts whole workers, or processes.
+#   memory   AddressSanitizer and UndefinedBehaviorSanitizer run the entry too, but for RELEASE_ONLY and THREADS_ONLY.
+#   threads  The entry has threads, so ThreadSanitizer runs it too.
+#   gpu      The entry needs a GPU.
+# The targets `memory_tests` and `threads_tests` build the programs that have such an entry.
+foreach(label memory threads)
   add_custom_target(${label}_tests)
 endforeach()
 
 # warren_test_program(NAME name [SOURCES helper ...] DEPS ...): a test program without tests; warren_test adds them.
 function(warren_test_program)
   cmake_parse_arguments(A "" "NAME" "SOURCES;DEPS" ${ARGN})
-  # A sanitizer's build may leave no test in it: then it is not built, but CMake wants a source. warren_test changes that.
+  # A sanitizer's build may leave a program without tests: the program is not built then, but CMake asks for a source.
   if(NOT EXISTS ${PROJECT_BINARY_DIR}/no_test.cc)
     file(TOUCH ${PROJECT_BINARY_DIR}/no_test.cc)
   endif()
@@ -124,9 +124,17 @@ endfunction()
 function(warren_test program source)
   cmake_parse_arguments(A "OWN_MAIN;RELEASE_ONLY;THREADS_ONLY" "TIMEOUT" "LABELS" ${ARGN})
   if(A_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "warren_test(${program} ${source}): what is ${A_UNPARSED_ARGUMENTS}?")
+    message(FATAL_ERROR "warren_test(${program} ${source}): unknown argument ${A_UNPARSED_ARGUMENTS}")
   endif()
   set(labels ${A_LABELS})
+  foreach(label ${labels})
+    if(NOT label MATCHES "^(slow|e2e|threads|gpu)$")
+      message(FATAL_ERROR "warren_test(${program} ${source}): unknown label ${label}")
+    endif()
+  endforeach()
+  if(A_RELEASE_ONLY AND "threads" IN_LIST labels)
+    message(FATAL_ERROR "warren_test(${program} ${source}): RELEASE_ONLY is for tests that no sanitizer runs")
+  endif()
   if(NOT "slow" IN_LIST labels)
     list(APPEND labels fast)
   endif()
@@ -141,7 +149,7 @@ function(warren_test program source)
   endif()
   target_sources(${program} PRIVATE ${source})
   set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL OFF)
-  foreach(label fast memory threads)
+  foreach(label memory threads)
     if(label IN_LIST labels)
       add_dependencies(${label}_tests ${program})
     endif()

@@ -34,6 +34,7 @@ constexpr double kMostDifference = 1e-5;
 struct Flags {
   std::string data = "examples/data";
   std::string json_file, weights_file;
+  std::size_t checkpoint_every = 1;  // epochs
   digits::Plan plan;
 };
 
@@ -60,6 +61,8 @@ bool parse(int argc, char** argv, Flags& flags) {
       flags.weights_file = value;
     } else if (value_of("--epochs=", value)) {
       good = parse_count(value, flags.plan.epochs);
+    } else if (value_of("--checkpoint_every=", value)) {
+      good = parse_count(value, flags.checkpoint_every);
     } else if (value_of("--batch=", value)) {
       good = parse_count(value, flags.plan.batch);
     } else {
@@ -68,8 +71,8 @@ bool parse(int argc, char** argv, Flags& flags) {
     if (!good) {
       std::fprintf(stderr,
                    "cannot use the argument %s\n"
-                   "usage: digits [--data=DIR] [--epochs=N] [--batch=N] [--json_file=PATH] [--weights_file=PATH]   "
-                   "(N: 1 to 100000)\n",
+                   "usage: digits [--data=DIR] [--epochs=N] [--batch=N] [--checkpoint_every=N] [--json_file=PATH] "
+                   "[--weights_file=PATH]   (N: 1 to 100000; checkpoint_every: epochs)\n",
                    argv[i]);
       return false;
     }
@@ -117,7 +120,8 @@ int run(const Flags& flags) {
   digits::train(
       training, shard, flags.plan, [&](std::span<double> sums) { comm.allreduce(sums); },
       [&](const digits::Epoch& epoch) {
-        comm.checkpoint(std::as_bytes(std::span(&training, 1)));
+        // The epoch is in the state, so a life that begins anew goes on from it, however many epochs a checkpoint holds.
+        if (epoch.number % flags.checkpoint_every == 0) comm.checkpoint(std::as_bytes(std::span(&training, 1)));
         if (reports && (epoch.number % say_every == 0 || epoch.number == flags.plan.epochs)) {
           std::printf("epoch %3zu of %zu: loss %.4f, training accuracy %.4f, %.0f rounds/s\n", epoch.number,
                       flags.plan.epochs, epoch.loss, epoch.accuracy,

@@ -35,7 +35,7 @@ def main() -> int:
             parser.error(f"unknown check '{name}'; there are {', '.join(checks)}")
     failed = []
     for name in options.names or CHECKS:
-        problems = checks[name](options.root)
+        problems = checks[name](options.root.resolve())
         for problem in problems:
             print(f"{name}: {problem}", file=sys.stderr)
         print(f"check {name}: {'ok' if not problems else f'{len(problems)} problem(s)'}", flush=True)

@@ -43,8 +43,8 @@ class StageFailed(Exception):
 class Stage:
     run: typing.Callable[[], None]
     text: str
-    # Minutes on 2 cores with nothing compiled before. A stage that takes longer says so and passes all the same: machines
-    # differ by a factor of two. Who adds to a stage beyond its budget takes something away elsewhere.
+    # Minutes on 2 cores with nothing compiled before. A stage that takes longer is marked in the report and passes, as
+    # machines differ by half. A change that makes a stage longer takes minutes away elsewhere.
     budget_min: float
     quick: bool = False
 
@@ -229,10 +229,10 @@ STAGES = {
 
 
 def left_out(names: list[str]) -> list[str]:
-    """Lines that say which stages `./dev test --all` would run beside those named."""
+    """Lines that say which stages have not run, and how to run them."""
     missing = [name for name in STAGES if name not in names]
-    return [f"left out: {name:10} {STAGES[name].text}" for name in missing] + (
-        ["`./dev test --all` runs them too."] if missing else [])
+    return [f"not run: {name:10} {STAGES[name].text}" for name in missing] + (
+        ["`./dev test --all` runs every stage."] if missing else [])
 
 
 def table(report: list[tuple[str, float, str]], total_min: float) -> str:

@@ -8,7 +8,8 @@ import pathlib
 import shlex
 import subprocess
 
-FOLDERS = {"recovery", "storage", "tracker", "worker", "cuda", "chaos", "cli"}
+PRODUCT = {"recovery", "storage", "tracker", "worker", "cuda", "chaos", "cli"}
+ALL = PRODUCT | {"bench", "examples", "tests"}
 DATABASE = pathlib.PurePath("build/alone/compile_commands.json")
 
 
@@ -18,7 +19,7 @@ def _git(root: pathlib.Path, *arguments: str) -> str | None:
 
 
 def base(root: pathlib.Path) -> str | None:
-    """The commit that a change is compared with: the merge base with origin/main where there is one, else the commit before."""
+    """The commit that a change is compared with: the merge base with origin/main if there is one, else the one before."""
     head = _git(root, "rev-parse", "HEAD")
     for candidate in ("origin/main", "origin/master"):
         merge_base = _git(root, "merge-base", "HEAD", candidate)
@@ -27,36 +28,36 @@ def base(root: pathlib.Path) -> str | None:
     return _git(root, "rev-parse", "HEAD~")
 
 
-def changed(root: pathlib.Path) -> list[str]:
-    """Sources of the product that differ from base(), committed or not, largest change first; none without an older commit."""
+def changed(root: pathlib.Path, folders: set[str]) -> list[str]:
+    """Sources in these folders that differ from base(), committed or not; the largest change comes first."""
     since = base(root)
     if since is None:
         print("no older commit to compare with; no changed source is looked at")
         return []
     sizes = {}
-    for line in (_git(root, "diff", "--numstat", "--diff-filter=d", since) or "").splitlines():
+    for line in (_git(root, "diff", "--numstat", "--no-renames", "--diff-filter=d", since) or "").splitlines():
         added, removed, name = line.split("\t")
-        if name.endswith(".cc") and name.split("/")[0] in FOLDERS:
+        if name.endswith(".cc") and name.split("/")[0] in folders:
             sizes[name] = int(added) + int(removed)
     return sorted(sizes, key=lambda name: (-sizes[name], name))
 
 
 def commands(root: pathlib.Path) -> dict[str, list[str]] | None:
-    """The compiler's words for each source of the product, without ccache; None before build/alone is configured."""
+    """The compiler's words for each C++ source of ours, without ccache; None where build/alone has none."""
     database = root / DATABASE
     if not database.exists():
         return None
     found = {}
     for entry in json.loads(database.read_text()):
         path = pathlib.Path(entry["file"])
-        if not path.is_relative_to(root) or path.relative_to(root).parts[0] not in FOLDERS:
+        if path.suffix != ".cc" or not path.is_relative_to(root) or path.relative_to(root).parts[0] not in ALL:
             continue
         words = shlex.split(entry["command"])
         if os.path.basename(words[0]) == "ccache":
             words = words[1:]
         found[path.relative_to(root).as_posix()] = words
-    return found
+    return found or None
 
 
 def missing_database() -> str:
-    return f"{DATABASE} is missing; run ./dev check, which makes it"
+    return f"{DATABASE} is missing, or has no command for a source of this folder; run ./dev check, which makes it"

@@ -1,4 +1,4 @@
-"""Each source compiles by itself. Builds read several sources as one, and so hide an include that one of them forgets."""
+"""Each source compiles by itself. Builds read several sources as one, which hides an include that a source forgets."""
 
 import concurrent.futures
 import os
@@ -16,7 +16,8 @@ def _problems(root: pathlib.Path, words: list[str], name: str) -> list[str]:
     if "-o" in command:
         at = command.index("-o")
         del command[at:at + 2]
-    result = subprocess.run([*command, "-fsyntax-only"], cwd=root / sources.DATABASE.parent, capture_output=True, text=True)
+    result = subprocess.run([*command, "-fsyntax-only"], cwd=root / sources.DATABASE.parent, capture_output=True,
+                            text=True)
     if result.returncode == 0:
         return []
     errors = [line for line in result.stderr.splitlines() if " error: " in line]
@@ -34,7 +35,7 @@ def check(root: pathlib.Path) -> list[str]:
     commands = sources.commands(root)
     if commands is None:
         return [sources.missing_database()]
-    names = [name for name in sources.changed(root) if name in commands]
+    names = [name for name in sources.changed(root, sources.ALL) if name in commands]
     if len(names) > MAX_FILES:
         print(f"standalone: {len(names)} changed sources; looking at the {MAX_FILES} with the largest changes")
     return _check(root, commands, names[:MAX_FILES])
@@ -43,4 +44,6 @@ def check(root: pathlib.Path) -> list[str]:
 def check_all(root: pathlib.Path) -> list[str]:
     """Looks at every source of the product."""
     commands = sources.commands(root)
-    return [sources.missing_database()] if commands is None else _check(root, commands, sorted(commands))
+    if commands is None:
+        return [sources.missing_database()]
+    return _check(root, commands, sorted(name for name in commands if name.split("/")[0] in sources.PRODUCT))

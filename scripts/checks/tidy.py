@@ -15,7 +15,7 @@ def check(root: pathlib.Path) -> list[str]:
     commands = sources.commands(root)
     if commands is None:
         return [sources.missing_database()]
-    names = [name for name in sources.changed(root) if name in commands]
+    names = [name for name in sources.changed(root, sources.PRODUCT) if name in commands]
     if len(names) > MAX_FILES:
         print(f"tidy: {len(names)} changed sources; looking at the {MAX_FILES} with the largest changes")
         names = names[:MAX_FILES]

@@ -169,7 +169,7 @@ class Tidy(Sources):
         self.configure("old", "new")
         self.assertEqual(tidy.check(self.root), [])
         self.commit(new="int two() { return 2; }\n")
-        self.assertEqual(sources.changed(self.root), ["worker/new.cc"])
+        self.assertEqual(sources.changed(self.root, sources.PRODUCT), ["worker/new.cc"])
         self.assertEqual(tidy.check(self.root), [])
         self.write("worker/new.cc", bad)
         self.assert_problem(tidy.check(self.root), "worker/new.cc:2", "container-size-empty")
@@ -186,6 +186,11 @@ class Standalone(Sources):
         self.assert_problem(standalone.check(self.root), "worker/new.cc", "std")
         self.write("worker/new.cc", "#include <string>\n" + self.FORGETS)
         self.assertEqual(standalone.check(self.root), [])
+
+    def test_commands_of_another_folder_are_a_problem(self):
+        self.commit(new="int one() { return 1; }\n")
+        self.write("build/alone/compile_commands.json", '[{"file": "/elsewhere/worker/new.cc", "command": "c++ new.cc"}]')
+        self.assert_problem(standalone.check_all(self.root), "compile_commands.json")
 
     def test_every_source_is_looked_at_when_all_are(self):
         self.commit(old=self.FORGETS)

@@ -135,12 +135,25 @@ class Labels(unittest.TestCase):
                       re.search(r"std::(j?thread\b|async)|pthread_create", source.read_text())]
         self.assertEqual(sorted(unlabelled), sorted(WITHOUT_THREAD_SANITIZER))
 
+    @staticmethod
+    def shown() -> list[dict]:
+        return json.loads(subprocess.run(["ctest", "--test-dir", BUILD, "--show-only=json-v1"], check=True,
+                                         capture_output=True).stdout)["tests"]
+
+    @staticmethod
+    def labels(test: dict) -> set[str]:
+        properties = {item["name"]: item["value"] for item in test.get("properties", [])}
+        return set(properties.get("LABELS", []))
+
     def test_every_entry_of_ctest_is_fast_or_slow(self):
-        shown = subprocess.run(["ctest", "--test-dir", BUILD, "--show-only=json-v1"], check=True, capture_output=True).stdout
-        for test in json.loads(shown)["tests"]:
-            properties = {item["name"]: item["value"] for item in test.get("properties", [])}
-            labels = set(properties.get("LABELS", []))
+        for test in self.shown():
+            labels = self.labels(test)
             self.assertEqual(len(labels & {"fast", "slow"}), 1, f"{test['name']} has the labels {sorted(labels)}")
+
+    def test_every_source_is_an_entry_of_ctest(self):
+        entries = {test["name"] for test in self.shown() if "gtest" in self.labels(test)}
+        sources = {path.relative_to(ROOT / "tests").with_suffix("").as_posix() for path in (ROOT / "tests").rglob("*_test.cc")}
+        self.assertEqual(entries, sources)
 
 
 if __name__ == "__main__":
