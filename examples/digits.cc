@@ -120,7 +120,8 @@ int run(const Flags& flags) {
   digits::train(
       training, shard, flags.plan, [&](std::span<double> sums) { comm.allreduce(sums); },
       [&](const digits::Epoch& epoch) {
-        // The epoch is in the state, so a life that begins anew goes on from it, however many epochs a checkpoint holds.
+        // The epoch is in the state, so a life that begins anew goes on from it, however many epochs a checkpoint
+        // holds.
         if (epoch.number % flags.checkpoint_every == 0) comm.checkpoint(std::as_bytes(std::span(&training, 1)));
         if (reports && (epoch.number % say_every == 0 || epoch.number == flags.plan.epochs)) {
           std::printf("epoch %3zu of %zu: loss %.4f, training accuracy %.4f, %.0f rounds/s\n", epoch.number,

@@ -1,5 +1,5 @@
-// main() of the test programs: GoogleTest's, with `--source=FILE` as first argument, which runs the tests of that source.
-// CTest has one entry a source, so that a source's tests fail, time out and are labelled on their own.
+// main() of the test programs: GoogleTest's, with `--source=FILE` as first argument, which runs the tests of that
+// source. CTest has one entry a source, so that a source's tests fail, time out and are labelled on their own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
