@@ -30,6 +30,14 @@ std::string names(const Ranks& ranks, const std::function<std::string(std::size_
   return text;
 }
 
+// So many groups of ranks are named. More would leave no room for the place, as the tracker's texts are cut off.
+constexpr std::size_t kGroupsInText = 4;
+
+std::string more(std::size_t groups) {
+  if (groups <= kGroupsInText) return {};
+  return "; and " + std::to_string(groups - kGroupsInText) + " more different ones";
+}
+
 struct Difference {
   std::uint64_t begin = 0, end = 0;      // bytes
   std::map<std::uint64_t, Ranks> alike;  // by hash
@@ -76,19 +84,21 @@ std::string difference_of_states(const Digests& digests, const std::function<std
   const auto difference = first_difference(digests);
   if (shapes.size() > 1) {
     std::string text;
-    for (const auto& [shape, ranks] : by_size(shapes)) {
+    const auto groups = by_size(shapes);
+    for (std::size_t i = 0; i < std::min(groups.size(), kGroupsInText); ++i) {
+      const auto& [shape, ranks] = groups[i];
       text += (text.empty() ? "" : "; ") + names(ranks, name) + " gave a global state of " +
               std::to_string(shape.first) + " bytes and " + (shape.second ? "a local state" : "no local state");
     }
-    return text + (difference ? "; " + where(*difference) : "");
+    return text + more(groups.size()) + (difference ? "; " + where(*difference) : "");
   }
   if (!difference) return {};
   std::string text = "global states of " + std::to_string(digests.begin()->second.global_bytes()) + " bytes differ: ";
   const auto groups = by_size(difference->alike);
-  for (std::size_t i = 0; i < groups.size(); ++i) {
+  for (std::size_t i = 0; i < std::min(groups.size(), kGroupsInText); ++i) {
     text += (i == 0 ? "" : i == 1 ? " gave other bytes than " : " and than ") + names(groups[i].second, name);
   }
-  return text + "; " + where(*difference);
+  return text + more(groups.size()) + "; " + where(*difference);
 }
 
 }  // namespace warren

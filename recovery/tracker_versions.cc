@@ -260,7 +260,7 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
                      now, effects);
   }
   position_bytes_ += bytes;
-  if (v.has_state()) states_.emplace(*rank, v.state());
+  const bool first_word = v.has_state() && states_.emplace(*rank, v.state()).second;
   if (v.lacks()) {
     count(Transition::state_told);
   } else {
@@ -269,8 +269,8 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
     votes_.emplace(*rank, std::move(vote));
   }
   // A rank that lacks something may wait for what a rank with another state never has. So states are compared before
-  // all votes are there.
-  if (states_.size() == present() && states_differ(now, effects)) return;
+  // all votes are there, and not again with each vote that follows.
+  if (first_word && states_.size() == present() && states_differ(now, effects)) return;
   if (votes_.size() == present()) commit(now, effects);
 }
 

@@ -642,10 +642,14 @@ void Control::watch_monitor() {
           sockets_->patience_ms = kClosedPatienceMs;
           break;
         }
-        what = "the tracker at " + tracker_name_ +
-               " does not accept this worker's key: is the secret file made for this tracker, and do both ends use "
-               "authentication?";
+        what =
+            "the tracker at " + tracker_name_ +
+            " does not accept this worker's key, or ended the connection before it could: is the secret file made for "
+            "this tracker, and do both ends use authentication?";
         break;
+      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        heard();  // a new connection has as long as the first one
+        continue;
       default: continue;
     }
     std::vector<WorkerEffect> effects;

@@ -363,7 +363,7 @@ std::function<Status(const Raw&)> name_of_at_most(std::size_t limit_bytes) {
   return [limit_bytes](const Raw& raw) { return named(raw, limit_bytes); };
 }
 
-void resolve_tracker(Resolver& r, Settings& s) {
+void resolve_tracker(Resolver& r, const Layer& launcher, Settings& s) {
   const Raw* raw = r.find("tracker");
   if (raw == nullptr) {
     r.keep({Code::kInvalidArgument,
@@ -377,8 +377,12 @@ void resolve_tracker(Resolver& r, Settings& s) {
   if (!parsed.ok()) return;
   s.tracker_host = parsed.value().host;
   s.tracker_port = parsed.value().port;
-  // A program may have its option from dmlc-submit, as rabit's interface has.
-  s.tracker_may_be_rabits = raw->source == kOptionsSource || raw->source == "DMLC_TRACKER_URI";
+  // A program under dmlc-submit may have its option from there, as rabit's interface has. Any other program's option
+  // names Warren's tracker, which would take the question in rabit's protocol for a stranger's.
+  const auto variable = launcher.find("tracker");
+  const bool under_dmlc_submit = variable != launcher.end() && variable->second.source == "DMLC_TRACKER_URI";
+  s.tracker_may_be_rabits =
+      under_dmlc_submit && (raw->source == kOptionsSource || raw->source == variable->second.source);
   r.show("tracker", to_string(parsed.value()), raw);
 }
 
@@ -639,7 +643,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
 
   Settings s;
   Resolver r({std::move(given).value(), from_variables(env), std::move(file).value(), launcher.value()});
-  resolve_tracker(r, s);
+  resolve_tracker(r, launcher.value(), s);
   r.text("job", s.job, std::string(kDefaultJob), name_of_at_most(limits::kMaxJobNameBytes));
   resolve_identity(r, launcher.value(), s);
   resolve_secret(r, s);

@@ -66,7 +66,7 @@ inline constexpr std::string_view kTcpTransport = "tcp";
 struct Settings {
   std::string tracker_host;  // a name or a numeric address, without brackets
   std::uint16_t tracker_port = 0;
-  bool tracker_may_be_rabits = false;  // no setting of Warren's own names it: dmlc-submit's variable, or the program
+  bool tracker_may_be_rabits = false;  // dmlc-submit's variable names it, or the program's option under dmlc-submit
   std::string job;
   std::string worker_id;
   std::uint32_t world_size = 0;   // max_workers, where that is given

@@ -365,6 +365,11 @@ TEST(Settings, UnderstandsLaunchers) {
         nullptr, environment(with(c.variables, {{"WARREN_SECRET_FILE", "/s"}, {"WARREN_TRACKER", "own"}})), kFacts);
     ASSERT_TRUE(named.ok()) << named.status().describe();
     EXPECT_FALSE(named.value().tracker_may_be_rabits);
+    warren_options options = no_options();
+    options.tracker = "own";
+    const auto given = resolve(&options, environment(with(c.variables, {{"WARREN_SECRET_FILE", "/s"}})), kFacts);
+    ASSERT_TRUE(given.ok()) << given.status().describe();
+    EXPECT_EQ(given.value().tracker_may_be_rabits, c.variables.contains("DMLC_TRACKER_URI"));
   }
 }
 

@@ -393,7 +393,7 @@ class Rabit(unittest.TestCase):
                 arguments += ["rabit_world_size=2"] if as_argument else []
                 # Without a word of rabit's tracker, the workers would wait for Warren's until this test gives up.
                 variables = {"WARREN_INSECURE_NO_AUTH": "1", "WARREN_JOIN_TIMEOUT_MS": "3600000"}
-                done = self.run_alone("basic", *arguments, **variables, **({} if as_argument else given))
+                done = self.run_alone("basic", *arguments, **variables, **given)
                 self.assertEqual(done.returncode, 255, done.stdout)
                 self.assertIn(f"what answers at 127.0.0.1:{tracker.port} is rabit's own tracker", done.stdout)
                 self.assertRegex(tracker.printed.get(timeout=60), "worker 1 is one of Warren's .* start `warren tracker`")
