@@ -35,7 +35,7 @@ ROOT = HERE.parent
 BUNDLED = (HERE / "bin/warren").exists()
 BUILD = ROOT / "build/release"
 PROGRAMS = ("warren", "gpu_test", "gpu_bench")
-MODULES = ("libwarren_cuda.so", "libwarren_store.so", "warren_nccl_root")
+MODULES = ("libwarren_cuda.so", "libwarren_store.so", "warren_store_trial", "warren_nccl_root")
 # Every machine that runs programs of another has these; they go with its kernel and loader.
 OF_THE_SYSTEM = re.compile(r"^(linux-vdso|ld-linux|libc\.|libm\.|libmvec|libpthread|libdl|librt|libutil|libanl|libresolv|libnss)")
 MPS_CONTROLS = ("/usr/bin/nvidia-cuda-mps-control", "/usr/local/nvidia/bin/nvidia-cuda-mps-control")

@@ -114,10 +114,10 @@ OpeningNote::~OpeningNote() {
   if (lock_) ::unlink(path_.c_str());
 }
 
-int OpeningNote::deaths(const std::string& directory) {
-  return static_cast<int>(std::ranges::count_if(entries_of(directory), [](const fs::path& entry) {
+bool OpeningNote::any_died(const std::string& directory) {
+  return std::ranges::any_of(entries_of(directory), [](const fs::path& entry) {
     return entry.filename().string().starts_with(kOpeningPrefix) && LifeLock::take_file(entry, false) != nullptr;
-  }));
+  });
 }
 
 void OpeningNote::forget_deaths(const std::string& directory) {

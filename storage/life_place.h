@@ -21,7 +21,7 @@ inline constexpr char kResultFormat[] = "warren-results-5";
 inline constexpr char kFinishedMark[] = "%finished-";
 // Likewise what a life of another run has left.
 inline constexpr char kOtherMark[] = "%other-";
-// Likewise what a life has left that ends the processes which open it.
+// The place of a life whose database ends the processes that open it has this between the job and the life.
 inline constexpr char kDamagedMark[] = "%damaged-";
 
 // What is in a directory; nothing if it cannot be read.
@@ -48,7 +48,9 @@ class LifeLock {
 };
 
 // Notes in the place of another life that this one is about to open its database. RocksDB may end the process there
-// where a file is damaged (an assertion that Debian's build keeps): the note stays then.
+// where a file is damaged (an assertion that Debian's build keeps): the note stays then. A note stays as well where the
+// process was killed just then, as all of a host's may be at once: notes are a suspicion, and storage/store_trial.h
+// finds out whether the suspicion is right.
 class OpeningNote {
  public:
   // `self`: the life that opens it.
@@ -57,10 +59,9 @@ class OpeningNote {
   OpeningNote(const OpeningNote&) = delete;
   OpeningNote& operator=(const OpeningNote&) = delete;
 
-  // How many lives have died while they opened it. One may have been killed just then.
-  static constexpr int kMostDeaths = 1;
-  [[nodiscard]] static int deaths(const std::string& directory);
-  // It has been opened: nobody has died of it.
+  // Lives have died while they opened the database.
+  [[nodiscard]] static bool any_died(const std::string& directory);
+  // The database has been opened: nobody has died of it.
   static void forget_deaths(const std::string& directory);
 
  private:

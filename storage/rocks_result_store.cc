@@ -30,6 +30,7 @@
 #include "storage/rocks_process.h"
 #include "storage/rocks_source.h"
 #include "storage/rocks_status.h"
+#include "storage/store_trial.h"
 #include "storage/unchanged_states.h"
 
 namespace warren::storage {
@@ -158,9 +159,12 @@ class RocksResultStore::Impl {
   void find_unchanged(const RecordBatch& batch, const Bin& bin, std::vector<Keyed>& records);
 
   void look();
-  // nullptr: it holds nothing. kUnavailable: it may hold something, and does not open now. Both are told.
+  // nullptr: it holds nothing. kUnavailable: it may hold something, and does not open now. Both are told. kCorrupt: a
+  // process that opens it dies of that; set_damaged_aside() is for the caller, and tells.
   Result<std::shared_ptr<RocksSource>> open_other(const FoundLife& found, Opening how);
-  std::shared_ptr<RocksSource> set_damaged_aside(const FoundLife& found);
+  [[nodiscard]] bool kills_who_opens_it(const FoundLife& found);
+  // `over`: the lock of its place; nullptr: somebody else has the lock, and the place stays.
+  void set_damaged_aside(const FoundLife& found, const LifeLock* over);
   static Result<std::optional<Note>> note_in(const std::string& place_directory) {
     return read_note(place_directory + "/" + kNoteName);
   }
@@ -211,6 +215,7 @@ void RocksResultStore::Impl::look() {
       if (!living && !found.of_this_worker && !LifeLock::take(found.directory)) return false;
       auto source = open_other(found, Opening::kRead);
       if (source.ok() && source.value()) others.push_back(std::move(source).value());
+      if (source.status().code() == Code::kCorrupt) set_damaged_aside(found, LifeLock::take(found.directory).get());
       return true;
     });
   }
@@ -280,7 +285,9 @@ Result<std::shared_ptr<RocksSource>> RocksResultStore::Impl::open_other(const Fo
   if (!names.ok()) return refused(names.status().describe());
   const auto tables = static_cast<std::size_t>(
       std::ranges::count_if(names.value(), [](const std::string& name) { return name.ends_with(".sst"); }));
-  if (OpeningNote::deaths(found.directory) > OpeningNote::kMostDeaths) return set_damaged_aside(found);
+  if (OpeningNote::any_died(found.directory) && kills_who_opens_it(found)) {
+    return Status(Code::kCorrupt, what + "it ends the processes that open it");
+  }
   OpenDatabase opened;
   rocksdb::Status s = rocksdb::Status::Corruption("it has tables and no CURRENT file");
   if (std::ranges::binary_search(names.value(), "CURRENT")) {
@@ -321,16 +328,25 @@ Status RocksResultStore::Impl::gone(const std::string& what) const {
                                   "worker: its next life begins with an empty log on disk"};
 }
 
+bool RocksResultStore::Impl::kills_who_opens_it(const FoundLife& found) {
+  const Trial trial = try_to_open(options.trial_program, found.directory);
+  if (trial == Trial::kUnknown) {
+    warnings->add("lives have died while they opened " + found.directory +
+                  ", and warren_store_trial could not find out whether they have died of it: is that program installed "
+                  "beside libwarren_store.so? The place is opened all the same; if this process dies of it, move the "
+                  "place away");
+  }
+  return trial == Trial::kDies;
+}
+
 // The copies elsewhere serve.
-std::shared_ptr<RocksSource> RocksResultStore::Impl::set_damaged_aside(const FoundLife& found) {
-  const auto over = LifeLock::take(found.directory);
+void RocksResultStore::Impl::set_damaged_aside(const FoundLife& found, const LifeLock* over) {
   const std::string target = job_directory + kDamagedMark + life_name(found.life);
   std::error_code error;
-  if (over) fs::rename(found.directory, target, error);
+  if (over != nullptr) fs::rename(found.directory, target, error);
   warnings->add("what an earlier life has left in " + found.directory +
                 " is damaged: processes that opened it have died of it. It is not used" +
-                (over && !error ? ", and lies in " + target + " until you remove it" : ""));
-  return nullptr;
+                (over != nullptr && !error ? ", and lies in " + target + " until you remove it" : ""));
 }
 
 Status RocksResultStore::Impl::make_place() {
@@ -685,6 +701,8 @@ Status RocksResultStore::Impl::drop_dead(const Horizon& horizon) {
     auto known = bins_of_dead.find(found.directory);
     if (known == bins_of_dead.end()) {
       const auto source = open_other(found, Opening::kRead);
+      removed = removed || source.status().code() == Code::kCorrupt;
+      if (source.status().code() == Code::kCorrupt) set_damaged_aside(found, held.get());
       if (!source.ok()) continue;
       known = bins_of_dead.emplace(found.directory, source.value() ? source.value()->bins() : std::vector<Bin>()).first;
     }
@@ -693,6 +711,8 @@ Status RocksResultStore::Impl::drop_dead(const Horizon& horizon) {
     if (!std::ranges::all_of(left, &Bin::lasting)) continue;
     if (!left.empty()) {
       const auto source = open_other(found, Opening::kReadWhole);
+      removed = removed || source.status().code() == Code::kCorrupt;
+      if (source.status().code() == Code::kCorrupt) set_damaged_aside(found, held.get());
       if (!source.ok()) continue;
       if (Status s = source.value() ? take_over(*source.value(), horizon) : Status(); !s.ok()) {
         status = s;

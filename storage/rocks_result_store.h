@@ -35,7 +35,10 @@
 //    record lies apart;
 //  - data of states without an index: later states lie among them, or did;
 //  - files in ingest/, tables that no manifest names: a put that was not confirmed; RocksDB removes the latter.
-//  - LIFE-opening-…, not locked: that life died while it opened the database. After two such deaths it is put aside.
+//  - LIFE-opening-…, not locked: that life died while it opened the database. It was killed just then, or RocksDB has
+//    ended it because a file is damaged. Which one is found out by a process that opens the database (store_trial.h).
+//    If that process dies of SIGABRT, SIGSEGV or SIGBUS, the place is put aside; it is never removed for that. If the
+//    process cannot tell, that is told, and the place is opened like any other.
 // A damaged database, or a damaged part of one, is told as a warning and holds nothing. One that does not open for
 // another reason is told, too, and stays: a drop() that can open it decides. What lies beside a damaged LIFE-note is of
 // no known run, and not used. A LIFE or LIFE-note of an unknown format is refused by open(), and its place is left
@@ -63,6 +66,7 @@ class RocksResultStore final : public ResultStore {
   struct Options {
     std::uint64_t disk_bytes = 0;  // budget; 0: none
     std::string budget_flag = "log_disk_bytes";
+    std::string trial_program;  // storage/store_trial.h; empty: warren_store_trial beside this code
   };
 
   // Looks at the data directory; makes nothing but what cleans up after a finished job. kUnavailable: it cannot be read

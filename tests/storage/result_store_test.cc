@@ -64,7 +64,8 @@ class RocksHost final : public Host {
 
   Result<std::unique_ptr<RocksResultStore>> try_open(Incarnation life, const std::string& worker = "w0",
                                                      std::uint64_t budget = 0) {
-    return RocksResultStore::open({data_dir().string(), "team/job", worker, life}, {budget});
+    return RocksResultStore::open({data_dir().string(), "team/job", worker, life},
+                                  {.disk_bytes = budget, .trial_program = trial_program});
   }
   std::unique_ptr<RocksResultStore> open_rocks(Incarnation life, const std::string& worker = "w0",
                                                std::uint64_t budget = 0) {
@@ -75,6 +76,7 @@ class RocksHost final : public Host {
   std::unique_ptr<ResultStore> open(Incarnation life, const std::string& worker) override {
     return open_rocks(life, worker);
   }
+  std::string trial_program = WARREN_STORE_TRIAL_PROGRAM;
   [[nodiscard]] fs::path data_dir() const { return base_ / "data"; }
   [[nodiscard]] fs::path place(Incarnation life, const std::string& worker = "w0") const {
     char name[32];
@@ -1204,48 +1206,91 @@ bool dies_of_reading(RocksHost& host, Incarnation life) {
 
 // RocksDB 7.8 reads the last number of the block of a table's properties before it looks at the checksum, and its
 // highest bit has a meaning: an assertion, which Debian's build keeps, ends the process.
-TEST_F(RocksResultStoreTest, WhatEndsProcessesThatOpenItIsPutAsideByTheThirdLife) {
-  {
+class DeadlyPlaceTest : public RocksResultStoreTest {
+ protected:
+  void SetUp() override {
     auto store = host_.open_rocks(kA);
     ASSERT_TRUE(store->note({7, "text"}).ok());
     put(*store, one(batch_, round_key(0), 1 << 20));
+    store.reset();
+    fs::copy(place(kA), copy(), fs::copy_options::recursive);
+    tables_ = tables(place(kA));
   }
-  const fs::path copy = host_.data_dir() / "copy",
-                 aside = host_.data_dir() / ("team%2Fjob%damaged-" + place(kA).filename().string());
-  fs::copy(place(kA), copy, fs::copy_options::recursive);
-  std::uint64_t life = 100;
-  int deadly = 0;
-  for (const fs::path& table : tables(place(kA))) {
-    bool found = false;
-    for (std::uint64_t back = 80; back < 140 && !found; ++back) {
+  // Damages a table such that a process dies of it, and leaves its note. False: no flip does, or this RocksDB has no
+  // assertions.
+  bool make_deadly(const fs::path& table) {
+    for (std::uint64_t back = 80; back < 140; ++back) {
       fs::remove_all(place(kA));
-      fs::copy(copy, place(kA), fs::copy_options::recursive);
+      fs::copy(copy(), place(kA), fs::copy_options::recursive);
       flip(table, fs::file_size(table) - back, 0x80);
-      found = dies_of_reading(host_, Incarnation(++life));
+      if (dies_of_reading(host_, next_life())) return true;
     }
-    if (!found) continue;
+    return false;
+  }
+  // Makes the first table deadly for which that is possible.
+  bool make_deadly() {
+    return std::ranges::any_of(tables_, [this](const fs::path& table) { return make_deadly(table); });
+  }
+  Incarnation next_life() { return Incarnation(++last_life_); }
+  [[nodiscard]] fs::path copy() const { return host_.data_dir() / "copy"; }
+  [[nodiscard]] fs::path aside() const {
+    return host_.data_dir() / ("team%2Fjob%damaged-" + place(kA).filename().string());
+  }
+  std::vector<fs::path> tables_;
+
+ private:
+  std::uint64_t last_life_ = 100;
+};
+
+TEST_F(DeadlyPlaceTest, TheSecondLifePutsItAside) {
+  int deadly = 0;
+  for (const fs::path& table : tables_) {
+    if (!make_deadly(table)) continue;
     deadly++;
-    EXPECT_TRUE(dies_of_reading(host_, Incarnation(++life))) << "the first one may have been killed by somebody";
-    auto store = host_.open_rocks(Incarnation(++life));
+    auto store = host_.open_rocks(next_life());
     EXPECT_EQ(store->report(true), HeldReport());
-    EXPECT_THAT(store->take_warnings(), Contains(HasSubstr("lies in " + aside.string() + " until you remove it")));
-    EXPECT_TRUE(fs::exists(aside / "CURRENT"));
+    EXPECT_THAT(store->take_warnings(), Contains(HasSubstr("lies in " + aside().string() + " until you remove it")));
+    EXPECT_TRUE(fs::exists(aside() / "CURRENT"));
     EXPECT_FALSE(fs::exists(place(kA)));
-    fs::remove_all(aside);
+    fs::remove_all(aside());
   }
   EXPECT_THAT(deadly, AnyOf(0, 2))
       << "none: this RocksDB has no assertions; else that of the entries, and of the payload";
 }
 
-// A process that was killed while it opened the database has not died of it.
+// A commit comes across the place first, and holds its lock.
+TEST_F(DeadlyPlaceTest, ACommitPutsItAsideAndDeletesNothing) {
+  if (!make_deadly()) return;  // this RocksDB has no assertions
+  std::ofstream(place(kA) / "LIFE-opening-life-00000000000000ff") << "";
+  auto store = host_.open_rocks(next_life());
+  drop(*store, {Timeline(1), Version(5), std::nullopt});
+  EXPECT_THAT(store->take_warnings(), Contains(HasSubstr("lies in " + aside().string() + " until you remove it")));
+  EXPECT_TRUE(fs::exists(aside() / "CURRENT"));
+  EXPECT_THAT(tables(aside()), SizeIs(tables_.size()));
+}
+
+// A process that was killed while it opened the database has not died of it: all workers of a host may be killed at
+// once, and again.
 TEST_F(RocksResultStoreTest, LivesThatWereKilledWhileTheyOpenedAnotherAreForgottenOnceItOpens) {
   { put(*host_.open_rocks(kA), one(batch_, round_key(0), 1000)); }
-  for (int n = 1; n <= 3; ++n) {
-    std::ofstream(place(kA) / ("LIFE-opening-life-000000000000000" + std::to_string(n))) << "";
-    auto store = host_.open_rocks(Incarnation(100 + static_cast<std::uint64_t>(n)));
-    EXPECT_TRUE(holds(*store->reader(), round_key(0), 0, 1000));
+  for (int killed = 1; killed <= 8; killed *= 2) {
+    for (int n = 0; n < killed; ++n) {
+      std::ofstream(place(kA) / ("LIFE-opening-life-000000000000000" + std::to_string(n))) << "";
+    }
+    auto store = host_.open_rocks(Incarnation(100 + static_cast<std::uint64_t>(killed)));
+    ASSERT_TRUE(holds(*store->reader(), round_key(0), 0, 1000)) << killed;
     EXPECT_THAT(store->take_warnings(), IsEmpty());
+    EXPECT_FALSE(fs::exists(place(kA) / "LIFE-opening-life-0000000000000000"));
   }
+}
+
+TEST_F(RocksResultStoreTest, WithoutTheProgramThatTriesItAPlaceIsOpenedAndThatIsTold) {
+  { put(*host_.open_rocks(kA), one(batch_, round_key(0), 1000)); }
+  std::ofstream(place(kA) / "LIFE-opening-life-00000000000000ff") << "";
+  host_.trial_program = "/nowhere/warren_store_trial";
+  auto store = host_.open_rocks(kB);
+  EXPECT_TRUE(holds(*store->reader(), round_key(0), 0, 1000));
+  EXPECT_THAT(store->take_warnings(), ElementsAre(HasSubstr("warren_store_trial could not find out")));
 }
 
 // Wherever a bit flips and wherever a file ends: what is read is right, and what is not held is told.
