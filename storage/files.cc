@@ -68,14 +68,14 @@ Status make_directory(const std::string& directory) {
 
 std::string make_private(const std::string& directory) {
   const mode_t before = take_from_others(directory, S_IFDIR, kPrivateDirectory);
-  std::size_t files = 0;
+  std::size_t files = 0;  // RocksDB makes its files with mode 0644: nobody else reaches them in a private directory
   const auto names = names_in(directory);
   for (const std::string& name : names.ok() ? names.value() : std::vector<std::string>()) {
     if (take_from_others(directory + "/" + name, S_IFREG, kPrivateFile) != 0) files++;
   }
-  if (before == 0 && files == 0) return "";
-  return "permissions corrected: other users could read " + std::string(before != 0 ? "the directory " : "files in ") +
-         directory + ", which belongs to its owner alone now, with " + std::to_string(files) + " files in it";
+  if (before == 0) return "";
+  return "permissions corrected: other users could read the directory " + directory +
+         ", which belongs to its owner alone now, with " + std::to_string(files) + " files in it";
 }
 
 Status write_file(const std::string& path, std::string_view bytes, std::string_view writer) {

@@ -15,7 +15,7 @@ namespace warren::storage {
 // kUnavailable: it cannot.
 [[nodiscard]] Status make_directory(const std::string& directory);
 // Takes a directory that is there, and the files that lie in it, from other users than their owner (0700, 0600), as far
-// as they belong to this user. Returns what it has changed, for people; empty: nothing.
+// as they belong to this user. Returns what it has changed, for people. Empty: others could not enter the directory.
 [[nodiscard]] std::string make_private(const std::string& directory);
 // The names in it are durable when this returns success. kUnavailable: it cannot.
 [[nodiscard]] Status sync_directory(const std::string& directory);

@@ -99,6 +99,16 @@ TEST_F(JournalTest, ThatOthersCouldReadIsCorrected) {
   EXPECT_THAT(open_to_others(dir_), IsEmpty());
 }
 
+// RocksDB makes its files with mode 0644 at each open. Nobody reaches them in a directory of mode 0700.
+TEST_F(JournalTest, FilesThatNobodyElseCouldReachAreCorrectedWithoutAWord) {
+  open().reset();
+  std::ofstream(dir_ / "secret") << "text";
+  for (const auto& entry : fs::directory_iterator(dir_)) fs::permissions(entry, fs::perms(0644));
+  auto journal = open();
+  EXPECT_EQ(journal->made_private(), "");
+  EXPECT_THAT(open_to_others(dir_ / "secret"), IsEmpty());
+}
+
 TEST_F(JournalTest, ASecondOpenerIsToldWhoHasIt) {
   auto journal = open();
   const Status s = refused();
