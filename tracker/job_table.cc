@@ -307,10 +307,20 @@ void JobTable::leave_out_forgotten(wire::Envelope& envelope) {
   if (was_forgotten(job, join.followed().run())) join.clear_followed();
   if (was_forgotten(job, join.logged().run())) join.clear_logged();
   if (!was_forgotten(job, join.held().run())) return;
+  tell_left_out(job, Incarnation(envelope.sender()), join);
   join.clear_held();
+}
+
+void JobTable::tell_left_out(const std::string& job, Incarnation life, const wire::Join& join) {
+  // A full set is begun anew: the warning comes twice then.
+  if (told_left_out_.size() >= kMaxForgottenLives) told_left_out_.clear();
+  if (!told_left_out_.emplace(job, life).second) return;
+  const std::string worker = "worker " + join.worker_id() + " on host " + join.host_id();
+  const std::string run = " what a run of job " + job + " has left that was forgotten by `warren forget`";
   log(job, Severity::kWarning, "forgotten_run_left_out",
-      "worker " + join.worker_id() + " on host " + join.host_id() + " has on disk what a run of job " + job +
-          " has left that was forgotten by `warren forget`: it is not used, and the worker puts it aside",
+      join.held().mirrored() ? "the mirror of checkpoints that " + worker + " reads holds" + run +
+                                   ": it is not used, and stays in the mirror until you remove it"
+                             : worker + " has on disk" + run + ": it is not used, and the worker puts it aside",
       {{"worker", join.worker_id()}});
 }
 

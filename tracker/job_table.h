@@ -110,6 +110,7 @@ class JobTable {
   [[nodiscard]] Status note_forgotten_run(const std::string& job, std::uint64_t run);
   // Takes out of a join what a forgotten run has left.
   void leave_out_forgotten(wire::Envelope& envelope);
+  void tell_left_out(const std::string& job, Incarnation life, const wire::Join& join);
 
   void carry_out(Job& job, std::vector<TrackerEffect>& effects, TimeMs now);
   // Carries out job.pending from its front; stops at a Persist that fails.
@@ -142,6 +143,7 @@ class JobTable {
   std::set<std::pair<std::string, Incarnation>> forgotten_lives_;     // of jobs, forgotten while they spoke; bounded
   std::deque<std::pair<std::string, Incarnation>> forgotten_order_;   // the oldest first
   std::deque<std::pair<std::string, std::uint64_t>> forgotten_runs_;  // by job, the oldest first
+  std::set<std::pair<std::string, Incarnation>> told_left_out_;       // by job: lives repeat their joins; bounded
   std::vector<TrackerEffect> effects_;                                // of the call under way
   LogLimit bad_message_log_{10, 10'000}, wrong_secret_log_{10, 10'000};
   LogLimit failed_handshake_log_{3, 60'000};  // anybody may cause them, and a worker tries again each second

@@ -36,6 +36,7 @@ class JobTableTest : public testing::Test {
     options.journal = journal_.get();
     options.sink = [this](std::string_view job, const LogEvent& event) {
       events_.push_back(std::string(job) + " " + event.name);
+      texts_.push_back(event.text);
     };
     options.send = [this](std::string_view connection, const std::string& bytes) {
       if (gone_.contains(std::string(connection))) return SendOutcome::kGone;
@@ -104,6 +105,7 @@ class JobTableTest : public testing::Test {
   }
 
   TimeMs now_{1'000'000};
+  std::vector<std::string> texts_;      // of events
   std::uint64_t life_ = 70, term_ = 0;  // of the newest tracker
   std::shared_ptr<storage::FakeDisk> disk_ = std::make_shared<storage::FakeDisk>();
   std::unique_ptr<storage::FakeJournal> journal_;
@@ -383,6 +385,7 @@ TEST_F(JobTableTest, NothingIsForgottenThatTheJournalStillHolds) {
 
 // It would go on from the old weights, and say that it has finished.
 TEST_F(JobTableTest, WhatAForgottenRunHasLeftOnDisksIsNotUsedByANewJob) {
+  bool mirrored = false;
   const auto joins = [&](std::uint64_t life, std::uint64_t run) {
     Envelope join = join_envelope("train", life, "0", 1);
     join.mutable_join()->mutable_settings()->set_replicas(2);
@@ -391,6 +394,12 @@ TEST_F(JobTableTest, WhatAForgottenRunHasLeftOnDisksIsNotUsedByANewJob) {
     if (run != 0) {
       wire::Held& held = *join.mutable_join()->mutable_held();
       held.set_run(run);
+      held.set_mirrored(mirrored);
+      if (mirrored) {
+        held.mutable_known()->set_committed(true);
+        held.mutable_known()->set_committed_version(2);
+        held.mutable_known()->set_committed_timeline(1);
+      }
       held.mutable_known()->set_epoch(7);
       held.mutable_known()->set_plan_epoch(7);
     }
@@ -412,10 +421,18 @@ TEST_F(JobTableTest, WhatAForgottenRunHasLeftOnDisksIsNotUsedByANewJob) {
     }
     sent_.clear();
     const std::uint64_t life = restarted ? 12 : 11;
+    // The worker repeats its join: a new tracker asks for its promise first.
+    std::uint64_t run = joins(life, forgotten);
+    if (run == 0) run = joins(life, forgotten);
     (void)joins(life, forgotten);
-    // It joins twice where a new tracker asks for its promise first.
-    EXPECT_GE(logged("train forgotten_run_left_out"), restarted ? 2u : 1u);
+    // The second one waits for the first, whose place it takes.
+    EXPECT_EQ(run == 0, restarted);
+    EXPECT_NE(run, forgotten);
+    EXPECT_EQ(logged("train forgotten_run_left_out"), restarted ? 2u : 1u) << "once a life";
   }
+  mirrored = true;
+  (void)joins(13, forgotten);
+  EXPECT_THAT(texts_, testing::Contains(HasSubstr("the mirror of checkpoints that worker 0 on host")));
 }
 
 TEST_F(JobTableTest, WhatIsNotInMemoryIsForgottenTooAndWhatIsUnknownIsSaid) {
