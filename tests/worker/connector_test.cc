@@ -828,7 +828,7 @@ TEST_F(Connectors, AFloodIsTakenInTurns) {
 }
 
 TEST_F(Connectors, AProcessOfAnotherUserIsTurnedAwayBeforeItSaysAnything) {
-  if (::geteuid() != 0) return;  // only root can become another user
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   make(1);
   ASSERT_TRUE(node(0).connector->listen_on_host().ok());
   const Incarnation life = incarnation(0);
