@@ -64,10 +64,17 @@ void say(const char* what, std::uint64_t n) {
   if (::write(STDOUT_FILENO, line, static_cast<std::size_t>(size)) != size) std::exit(1);
 }
 
+// A kill in the middle of opening leaves the suspicion that the opening kills: the next life has it tried.
+RocksResultStore::Options with_trials() {
+  RocksResultStore::Options options;
+  options.trial_program = WARREN_STORE_TRIAL_PROGRAM;
+  return options;
+}
+
 // Until it is killed.
 [[noreturn]] void write_rounds(const std::string& directory, const std::string& worker, Incarnation life,
                                std::uint64_t n, bool behind) {
-  auto opened = RocksResultStore::open({directory, "job", worker, life}, {});
+  auto opened = RocksResultStore::open({directory, "job", worker, life}, with_trials());
   WARREN_CHECK(opened.ok(), "the store opens");
   std::unique_ptr<ResultStore> store = std::move(opened).value();
   RecordBatch batch;
@@ -174,7 +181,7 @@ class ResultCrashTest : public testing::TestWithParam<bool> {
   }
 
   void check() {
-    auto store = RocksResultStore::open({base_, "job", "checker", Incarnation(~0ull)}, {});
+    auto store = RocksResultStore::open({base_, "job", "checker", Incarnation(~0ull)}, with_trials());
     ASSERT_TRUE(store.ok()) << store.status().describe();
     auto reader = store.value()->reader();
     std::size_t checked = 0;
@@ -214,7 +221,7 @@ TEST_P(ResultCrashTest, WhatWasDurableIsThereAfterEachKill) {
   EXPECT_GT(checked_, 50u);
   EXPECT_GT(states_.size(), 0u);
   // Whatever state they were killed in, what they have left goes once it is obsolete.
-  auto store = RocksResultStore::open({base_, "job", "checker", Incarnation(~0ull)}, {});
+  auto store = RocksResultStore::open({base_, "job", "checker", Incarnation(~0ull)}, with_trials());
   const Status dropped = store.value()->drop({Timeline(2), Version(1), std::nullopt});
   EXPECT_TRUE(dropped.ok()) << dropped.describe();
   for (const auto& entry : fs::recursive_directory_iterator(base_)) {
