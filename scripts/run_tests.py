@@ -213,7 +213,7 @@ def stage_fuzz():
 
 
 STAGES = {
-    "build": Stage(stage_build, "everything, optimized; warnings are errors", 8, quick=True),
+    "build": Stage(stage_build, "everything, optimized; warnings are errors", 9, quick=True),
     "check": Stage(stage_check, "the checks of ./dev check", 1.5, quick=True),
     "fast": Stage(stage_fast, "unit tests that take seconds", 2, quick=True),
     "jobs": Stage(stage_jobs, "a handful of jobs with real workers, which are killed", 1.5, quick=True),
@@ -224,7 +224,7 @@ STAGES = {
     "standalone": Stage(stage_standalone, "every source of the product compiles by itself", 2.5),
     "asan": Stage(stage_asan, "AddressSanitizer and UndefinedBehaviorSanitizer", 12),
     "tsan": Stage(stage_tsan, "ThreadSanitizer, for what has threads", 7),
-    "fuzz": Stage(stage_fuzz, f"libFuzzer over every decoder, {FUZZ_SECONDS} s in total", 1.5),
+    "fuzz": Stage(stage_fuzz, f"libFuzzer over every decoder, {FUZZ_SECONDS} s in total", 2),
 }
 
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -189,6 +190,11 @@ TEST(Processes, AStoppedRankIsNoticedFencedAndFindsOut) {
 // RocksDB's static objects are destroyed by exit() before a program's older ones, and wait for threads that a child of
 // a fork does not have.
 TEST(Processes, ThatHaveALogOnDiskEndAsThoseWithoutOne) {
+  // exit() ends threads that nobody joins, and a child of a fork makes new ones: ThreadSanitizer forbids both by
+  // default.
+  const char* given = std::getenv("TSAN_OPTIONS");
+  const std::string options =
+      "TSAN_OPTIONS=" + (given != nullptr ? std::string(given) + ":" : "") + "report_thread_leaks=0:die_after_fork=0";
   for (const std::string how : {"atexit", "checkpoint", "static", "exit", "global", "child", "child_job", "after"}) {
     SCOPED_TRACE(how);
     Cluster cluster;
@@ -198,7 +204,8 @@ TEST(Processes, ThatHaveALogOnDiskEndAsThoseWithoutOne) {
     for (int r = 0; r < size; r++) {
       workers.push_back(std::make_unique<Process>(
           std::vector<std::string>{WARREN_LEAVER, cluster.address(), cluster.root_file(), std::to_string(r),
-                                   std::to_string(size), cluster.file("data"), how}));
+                                   std::to_string(size), cluster.file("data"), how},
+          std::vector<std::string>{options}));
     }
     for (const auto& worker : workers) {
       EXPECT_EQ(worker->line(), "");

@@ -522,16 +522,17 @@ TEST_F(SessionTest, AnAsynchronousCallNeedsNoThreadThatIsNotThere) {
   program_.join();
 }
 
-// They would sleep on the same descriptors, and who wakes sooner takes away what would wake the other.
 // Programs may run one job after another: what each has logged stayed in memory as long as its launcher.
 TEST_F(SessionTest, ALauncherKeepsNothingOfAJobThatHasFinished) {
   disk().let_go();
   auto keeper = std::move(SegmentKeeper::start(1, [](const std::string& text) { ADD_FAILURE() << text; })).value();
   ASSERT_EQ(::setenv(kKeeperVariable, keeper->environment().c_str(), 1), 0);
+  std::promise<std::string> host;
+  const std::shared_future<std::string> host_id = host.get_future().share();
   const auto kept = [&](std::uint64_t life) {
     const auto segment = std::move(memfd_segment(4096, "another-life")).value();
     const auto link =
-        KeeperLink::offer(keeper->environment(), {"j", join_.host_id(), "w1", Incarnation(life), segment}, kPatienceMs);
+        KeeperLink::offer(keeper->environment(), {"j", host_id.get(), "w1", Incarnation(life), segment}, kPatienceMs);
     EXPECT_TRUE(link.ok()) << link.status().describe();
     const std::size_t n = link.value()->take().size();
     link.value()->forget(Incarnation(life));
@@ -541,12 +542,14 @@ TEST_F(SessionTest, ALauncherKeepsNothingOfAJobThatHasFinished) {
     sum(session, 1000);
     EXPECT_EQ(kept(71), 1u) << "it is kept while the job runs";
   });
+  host.set_value(join_.host_id());
   tracker_.finish(1);
   program_.join();
   EXPECT_EQ(kept(72), 0u);
   ASSERT_EQ(::unsetenv(kKeeperVariable), 0);
 }
 
+// They would sleep on the same descriptors, and who wakes sooner takes away what would wake the other.
 TEST_F(SessionTest, OfTwoThreadsThatWaitOneWatchesTheLinks) {
   most_sleeping = 0;
   std::promise<void> two;
