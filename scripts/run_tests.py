@@ -222,8 +222,8 @@ STAGES = {
     "e2e": Stage(stage_e2e, "whole programs: processes, command line, schedulers, installation", 9),
     "sim": Stage(stage_sim, f"the simulator, {SIMULATED_SEEDS} seeds that stay and {FRESH_SEEDS} fresh ones", 3),
     "standalone": Stage(stage_standalone, "every source of the product compiles by itself", 2.5),
-    "asan": Stage(stage_asan, "AddressSanitizer and UndefinedBehaviorSanitizer", 12),
-    "tsan": Stage(stage_tsan, "ThreadSanitizer, for what has threads", 7),
+    "asan": Stage(stage_asan, "AddressSanitizer and UndefinedBehaviorSanitizer", 14),
+    "tsan": Stage(stage_tsan, "ThreadSanitizer, for what has threads", 8),
     "fuzz": Stage(stage_fuzz, f"libFuzzer over every decoder, {FUZZ_SECONDS} s in total", 2),
 }
 
