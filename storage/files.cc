@@ -27,7 +27,7 @@ Status failed(const std::string& what, int error) {
           what + ": " + std::strerror(error)};
 }
 
-// What was changed; 0: nothing. `type`: S_IFREG or S_IFDIR, others stay as they are.
+// The permission bits that were changed; 0: none. `type`: S_IFREG or S_IFDIR, others stay as they are.
 mode_t take_from_others(const std::string& path, mode_t type, mode_t mode) {
   const int follow = type == S_IFDIR ? O_DIRECTORY : O_NOFOLLOW;
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | follow);

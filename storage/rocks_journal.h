@@ -32,7 +32,7 @@ class RocksJournal final : public Journal {
   static Result<std::unique_ptr<RocksJournal>> open(const std::string& directory);
 
   ~RocksJournal() override;
-  // What open() has changed of permissions, for people: nobody but the owner may read a journal. Empty: nothing.
+  // Permissions that open() has changed, as text for people; empty: none. Only the owner may read a journal.
   [[nodiscard]] const std::string& made_private() const;
   Result<std::map<std::string, std::string>> load() override;
   Result<std::optional<std::string>> get(std::string_view job) override;

@@ -27,7 +27,7 @@ namespace {
 constexpr std::chrono::seconds kLongestUse(10);
 constexpr std::size_t kCacheBytes = std::size_t{8} << 20;
 
-// What belongs to one process: a child begins with a new one, as threads of its parent may have held these locks.
+// State of one process. A child begins with a new one, as threads of its parent may have held these locks.
 struct Process {
   explicit Process(unsigned n) : number(n) {}
   const unsigned number;
@@ -102,7 +102,7 @@ class OwnThread final : public rocksdb::EnvWrapper {
     p.jobs.emplace_back(function, argument);
     p.changed.notify_all();
   }
-  // Whoever closes a database waits for its jobs.
+  // Closing a database waits for its jobs.
   int UnSchedule(void*, Priority) override { return 0; }
   unsigned int GetThreadPoolQueueLen(Priority) const override {
     const std::lock_guard lock(process->mutex);

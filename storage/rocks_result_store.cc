@@ -129,7 +129,7 @@ class RocksResultStore::Impl {
   Status need_open();
   Status make_place();
   [[nodiscard]] Status gone(const std::string& what) const;
-  // What failed, as far as it is known why.
+  // The failure, with its cause where that is known.
   [[nodiscard]] Status told(Status status) const {
     // The directory may go at any moment.
     if (!status.ok() && lock && !there(directory)) return gone("cannot write to");

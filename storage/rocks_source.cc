@@ -144,7 +144,7 @@ void look_at_tables(const OpenDatabase& database) {
   for (const auto& [bin, families] : database.bins) {
     for (const std::shared_ptr<Family>& family : {families.index, families.data}) {
       rocksdb::TablePropertiesCollection properties;
-      // What cannot be read is told when it is needed.
+      // Results that cannot be read are reported when they are needed.
       if (family) (void)family->db().GetPropertiesOfAllTables(family->handle(), &properties);
     }
   }

@@ -79,7 +79,7 @@ Result<MappedSegment> map_segment(int fd, std::size_t bytes) {
   if (at == MAP_FAILED) {
     return Status(Code::kUnavailable, std::string("cannot map a log segment: ") + std::strerror(errno));
   }
-  // What other processes have logged would make this one's core dump as long as the host's whole log.
+  // With the logs of other processes in it, this core dump would be as long as the host's whole log.
   (void)::madvise(at, bytes, MADV_DONTDUMP);
   return MappedSegment{{static_cast<const std::byte*>(at), bytes}, std::make_shared<const Mapping>(at, bytes)};
 }

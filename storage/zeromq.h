@@ -1,4 +1,4 @@
-// What every user of ZeroMQ here needs.
+// Helpers for every user of ZeroMQ here.
 #pragma once
 
 #include <zmq.h>

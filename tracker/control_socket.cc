@@ -259,7 +259,7 @@ void ControlSocket::answer_handshakes() {
 void ControlSocket::look_after_strangers(TimeMs now, const std::function<void(std::string_view address)>& failed) {
   read_events(now, failed);
   const std::size_t limit = open_files_limit();
-  // What is still to be read may be the first message of a connection.
+  // Bytes that are still to be read may be the first message of a connection.
   const TimeMs older_than = drained_ ? now + -kSilentMs : TimeMs{std::numeric_limits<std::int64_t>::min()};
   while (const auto stranger = watch_.overdue(limit - std::min(limit, kOtherDescriptors), older_than)) {
     // ZeroMQ may have closed the descriptor meanwhile, and its number may be another connection's.

@@ -114,7 +114,7 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
-// What a timeline ends with when it has been reopened.
+// Writes the end of a timeline that has been reopened.
 bool close_events(int fd, bool events) {
   return write_all(fd, events ? kEnd : "[\n]\n");
 }

@@ -20,13 +20,13 @@ using nlohmann::json;
 using testing::Cluster;
 using testing::Process;
 
-// What a viewer reads.
+// The events that a viewer reads.
 std::vector<json> read(const std::string& path) {
   std::ifstream file(path);
   return json::parse(file).get<std::vector<json>>();
 }
 
-// What the next writer leaves of a file whose writer was killed: whole lines, and the closing bracket.
+// The events that the next writer leaves of a file whose writer was killed: its whole lines.
 std::vector<json> read_after_a_kill(const std::string& path) {
   std::ifstream file(path);
   std::string text(std::istreambuf_iterator<char>(file), {});

@@ -278,7 +278,7 @@ class Install(unittest.TestCase):
         self.link_with_the_libraries_of_this_build(build, "program", 2)
         output = run(build / "program", env={"LD_LIBRARY_PATH": str(BUILD / "lib")})
         self.assertIn("ranks add up to 0, dmlc to 1", output)
-        # What the outer project does not link is neither built nor installed.
+        # Targets that the outer project does not link are neither built nor installed.
         planned = run("ninja", "-C", build, "-n", "all")
         self.assertNotIn("chaos", planned)
         self.assertNotIn("gtest", planned)

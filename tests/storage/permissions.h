@@ -1,4 +1,4 @@
-// What other users may do with files that a test has made.
+// Permissions of other users on files that a test has made.
 #pragma once
 
 #include <gtest/gtest.h>

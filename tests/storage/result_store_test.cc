@@ -1068,7 +1068,7 @@ TEST_F(RocksResultStoreTest, AFinishedJobIsSweptByTheLastOfItsWorkers) {
   EXPECT_TRUE(holds(*host_.open_rocks(Incarnation(0xd))->reader(), round_key(7), 0, 10));
 }
 
-// What is written then would be lost without a word.
+// Bytes that are written then would be lost without a word.
 TEST_F(RocksResultStoreTest, ADirectoryThatIsRemovedWhileTheJobRunsIsNotTakenForItsEnd) {
   auto store = host_.open_rocks(kA);
   put(*store, one(batch_, round_key(0), 10));

@@ -23,7 +23,7 @@ inline void MustFit(bool fits, const char* otherwise) {
   if (!fits) EndProcess(255);
 }
 
-// What Stream::Write returns: nothing in rabit and in dmlc-core before May 2024, the number of bytes since.
+// The result of Stream::Write: nothing in rabit and in dmlc-core before May 2024, the number of bytes since.
 typedef decltype(std::declval<Stream&>().Write(static_cast<const void*>(nullptr), size_t())) Written;
 
 // `buffer_size` bytes at `p_buffer`, which live longer than the stream. Writing past the end ends the process.
