@@ -8,7 +8,7 @@ from . import tree
 WORDS = "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3 + r"\b", "HA" + "CK" + r"\b"])
 NOTE = re.compile(rf"\b(?:{WORDS})")
 SKIP = re.compile(r"\bGTEST_" + r"SKIP\b|\bDISABLED" + r"_\w|@unittest\.skip")
-# What needs hardware, root, or namespaces skips itself where it has none; scripts/run_tests.py counts those cases.
+# Tests that need hardware, root, or namespaces skip themselves where they have none; scripts/run_tests.py counts those cases.
 MAY_SKIP = {"tests/cuda/gpu_test.cc", "tests/e2e/process_test.cc", "tests/e2e/rewire_test.cc", "tests/e2e/straggler_test.cc",
             "tests/e2e/weather_test.cc", "tests/worker/connector_test.cc", "tests/worker/segments/exchange_test.cc"}
 CONFLICT = re.compile(r"^(?:<{7}|>{7})( |$)")

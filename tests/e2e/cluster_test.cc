@@ -580,28 +580,37 @@ TEST(Cluster, StrangersAtEveryDoorHoldUpNoHeartbeat) {
     const std::lock_guard lock(mutex);
     if (e.name == "interrupted") interrupts.push_back(e.text);
   });
-  cluster.run_well(2, [&](Communicator& comm) {
-    comm.barrier();
-    std::optional<Strangers> strangers;
-    // The tracker's port; and of each rank those for links, logged results, links of the host, and segments.
-    if (comm.rank() == 0) {
-      EXPECT_EQ(strangers.emplace(4).doors(), 1u + 2 * 4);
-    }
-    std::uint64_t rounds = 1;
-    for (int beats = 0; beats < 5; ++beats) {
-      EXPECT_EQ(comm.allreduce(1), 2);
-      ++rounds;
-      // A heartbeat of each rank that tells of this round.
-      const auto told = [&] {
-        const auto seen = cluster.tracker().snapshot();
-        return seen.ok() && !seen.value()->jobs.empty() &&
-               std::ranges::all_of(seen.value()->jobs[0].view.members,
-                                   [&](const auto& m) { return m.rounds_finished >= rounds; });
-      };
-      while (!told()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    comm.barrier();
-  });
+  cluster.run_well(
+      2,
+      [&](Communicator& comm) {
+        comm.barrier();
+        std::optional<Strangers> strangers;
+        // The tracker's port; and of each rank those for links, logged results, links of the host, and segments.
+        if (comm.rank() == 0) {
+          EXPECT_EQ(strangers.emplace(4).doors(), 1u + 2 * 4);
+        }
+        std::uint64_t rounds = 1;
+        for (int beats = 0; beats < 5; ++beats) {
+          EXPECT_EQ(comm.allreduce(1), 2);
+          ++rounds;
+          // A heartbeat of each rank that tells of this round.
+          const auto told = [&] {
+            const auto seen = cluster.tracker().snapshot();
+            return seen.ok() && !seen.value()->jobs.empty() &&
+                   std::ranges::all_of(seen.value()->jobs[0].view.members,
+                                       [&](const auto& m) { return m.rounds_finished >= rounds; });
+          };
+          const auto interrupted = [&] {
+            const std::lock_guard lock(mutex);
+            return !interrupts.empty();
+          };
+          while (!told() && !interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        }
+        comm.barrier();
+      },
+      // Long enough for a machine that is busy besides: a worker that never comes to its heartbeats is lost all the
+      // same.
+      [](int, Options& o) { o.round_timeout_ms = std::chrono::seconds(10); });
   const std::lock_guard lock(mutex);
   EXPECT_THAT(interrupts, ::testing::IsEmpty());
 }

@@ -52,7 +52,7 @@ TEST(Processes, AKilledRankIsNamedByAllOthersAndTheJobGoesOnInNewLives) {
   }
 }
 
-// What it opened next was its standard error: its log's memory, into which its log lines went.
+// The next descriptor that the worker opened was its standard error: its log's memory, into which its log lines went.
 TEST(Processes, AWorkerWithoutStandardDescriptorsGivesTheirPlacesToNothingElse) {
   Cluster cluster;
   Process worker({"/bin/sh", "-c", "exec \"$@\" 0<&- 2<&-", "sh", WARREN_LOOPER, cluster.address(), cluster.root_file(),

@@ -207,7 +207,7 @@ class Model:
     def learned(self, life: Life, recurs: frozenset) -> tuple:
         table = dict(life.table)
         if self.rule.learns_in == "first" and life.version > 0:
-            # What the first version had, and the next with a process that was not new in it has not.
+            # Calls of the first version that are not in the next version of a process that was not new in it.
             if DECIDED not in recurs:
                 return life.table
             return tuple(sorted([entry for entry in table.items() if entry[0] not in recurs] + [(DECIDED, REGULAR)],

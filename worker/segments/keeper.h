@@ -40,7 +40,7 @@ class SegmentKeeper {
 
   // The value of kKeeperVariable for the workers.
   [[nodiscard]] std::string environment() const;
-  // What the file says that it names.
+  // The content of the file that the variable names.
   [[nodiscard]] std::string description() const;
 
  private:
