@@ -874,8 +874,15 @@ void SimWorker::fetched(Rank from, const wire::FetchReply& reply) {
     if (!recall_) return;
     if (passes(KillPoint::kRecall)) return links_.doomed();
     if (world_.keeps_transcript()) {
-      world_.tell(describe() + ": the log of rank " + std::to_string(from.value) + " has answered request " +
-                  std::to_string(reply.id()));
+      std::string text = describe() + ": the log of rank " + std::to_string(from.value) + " has answered request " +
+                         std::to_string(reply.id()) + ":";
+      for (const wire::FetchEntry& entry : reply.entries()) {
+        text += " " + std::to_string(entry.sequence());
+        for (const wire::ByteRange& r : entry.held()) {
+          text += "[" + std::to_string(r.begin()) + "-" + std::to_string(r.end()) + "]";
+        }
+      }
+      world_.tell(text);
     }
     recall_->on_reply(from, reply);
     (void)engine_.drain_recalls();

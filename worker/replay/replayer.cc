@@ -142,7 +142,7 @@ struct Replayer::State {
     friend auto operator<=>(const Piece&, const Piece&) = default;
   };
 
-  // Another host, and which of its ranks is asked.
+  // Another host, and the ranks that can be asked for what it holds.
   struct Host {
     std::string id, domain;
     bool own = false;          // this one: its other ranks may have on their disks what nobody else can read
@@ -150,15 +150,22 @@ struct Replayer::State {
     std::vector<Rank> ranks;   // those that answer, in the order in which they are asked
     std::vector<Rank> silent;  // the others
     std::set<Rank> unheard;    // have not answered since they were silent
-    std::size_t at = 0;        // in `ranks`
     std::size_t requests = 0;  // with data, in flight
     std::uint64_t load = 0;    // bytes that these ask for
     [[nodiscard]] bool gone() const { return ranks.empty(); }
-    [[nodiscard]] Rank asked() const { return ranks[at]; }
+    // A host's ranks are all silent at times, and are asked again later.
+    [[nodiscard]] Rank first() const { return gone() ? silent.front() : ranks.front(); }
+    [[nodiscard]] Rank after(Rank rank) const {
+      const auto i = std::ranges::find(ranks, rank);
+      return i == ranks.end() || std::next(i) == ranks.end() ? first() : *std::next(i);
+    }
   };
 
-  // How far a host's listing of a stream is known.
+  // How far a host's listing of a stream is known, and which of its ranks makes it. That rank is asked for the bytes
+  // too: they may lie on its disk, which no other rank reads. Streams go through the ranks of a host each by itself:
+  // two that shared a turn would each meet every second rank alone.
   struct Listing {
+    Rank asked;
     std::uint64_t sequence = 0, begin = 0;
     std::uint64_t request = 0;  // in flight; 0: none
   };
@@ -519,7 +526,11 @@ struct Replayer::State {
   void start_listing(Stream& s, TimeMs now) {
     s.generation = ++clock;
     s.relist_at.reset();
-    s.listings.assign(hosts.size(), Listing{s.base, 0, 0});
+    s.listings.resize(hosts.size());
+    for (std::size_t h = 0; h < hosts.size(); ++h) {
+      const bool known = std::ranges::find(hosts[h].ranks, s.listings[h].asked) != hosts[h].ranks.end();
+      s.listings[h] = {known ? s.listings[h].asked : hosts[h].first(), s.base, 0, 0};
+    }
     for (auto& [sequence, round] : s.rounds) {
       round.holders.clear();
       round.conflict = {};
@@ -673,7 +684,7 @@ struct Replayer::State {
       std::string text = "the log has a gap: no host holds ";
       text += w.info ? ranges_text(gap) + " of " + std::to_string(w.info->total_bytes) + " of " : "anything of ";
       text += name_of(w.want.key);
-      return finish(id, Status(Code::kUnavailable, text + asked_text()));
+      return finish(id, Status(Code::kUnavailable, text + asked_text(s)));
     }
     look_again(s, w, now);
   }
@@ -708,24 +719,24 @@ struct Replayer::State {
     if (!s.relist_at || next < *s.relist_at) s.relist_at = next;
   }
 
-  [[nodiscard]] std::string asked_text() const {
+  [[nodiscard]] std::string asked_text(const Stream& s) const {
     std::set<std::int32_t> asked;
-    for (const Host& h : hosts) {
-      if (!h.gone() && !h.server) asked.insert(h.asked().value);
+    for (std::size_t h = 0; h < hosts.size(); ++h) {
+      if (!hosts[h].gone() && !hosts[h].server) asked.insert(s.listings[h].asked.value);
     }
     return asked.empty() ? " (there is no other host)" : " (asked " + ranks_text(asked) + " and this host)";
   }
 
   // Asks all hosts again, each by way of its next rank; silent ones are given another chance.
   void relist(const RecordKey& at, TimeMs now) {
-    for (Host& h : hosts) {
-      const bool gone = h.gone();
+    Stream& s = streams.at(at);
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+      Host& h = hosts[i];
       for (const Rank rank : h.silent) heard.erase(rank);
       h.ranks.insert(h.ranks.end(), h.silent.begin(), h.silent.end());
       h.silent.clear();
-      h.at = gone ? 0 : (h.at + 1) % h.ranks.size();
+      s.listings[i].asked = h.after(s.listings[i].asked);
     }
-    Stream& s = streams.at(at);
     start_listing(s, now);
     std::vector<std::uint64_t> ids;
     for (const auto& [sequence, id] : s.wants) ids.push_back(id);
@@ -771,7 +782,7 @@ struct Replayer::State {
     for (std::size_t h = 0; h < hosts.size(); ++h) {
       Listing& l = s.listings[h];
       if (!is_asked(s, h) || l.request != 0) continue;
-      if (l.sequence < s.base) l = {s.base, 0, 0};
+      if (l.sequence < s.base) l = {l.asked, s.base, 0, 0};
       if (l.sequence >= enough) continue;
       Pending p;
       p.host = h;
@@ -779,7 +790,7 @@ struct Replayer::State {
       p.first_sequence = l.sequence;
       p.end_sequence = end;
       p.begin = l.begin;
-      wire::FetchRequest& r = request(hosts[h].asked(), at, std::move(p), now, out);
+      wire::FetchRequest& r = request(l.asked, at, std::move(p), now, out);
       r.set_first_sequence(l.sequence);
       r.set_end_sequence(end);
       r.set_begin(l.begin);
@@ -791,6 +802,7 @@ struct Replayer::State {
   // What is being asked for in one go at the holders of one stream.
   struct Asking {
     const RecordKey& at;
+    const Stream& stream;
     TimeMs now;
     std::vector<Send>& out;
     std::map<std::size_t, Batch> batches = {};  // by host
@@ -815,7 +827,7 @@ struct Replayer::State {
     }
     ++hosts[h].requests;
     const std::vector<Piece> pieces = p.pieces;
-    wire::FetchRequest& r = request(hosts[h].asked(), a.at, std::move(p), a.now, a.out);
+    wire::FetchRequest& r = request(a.stream.listings[h].asked, a.at, std::move(p), a.now, a.out);
     for (const Piece& piece : pieces) {
       wire::FetchPiece& to = *r.add_pieces();
       to.set_sequence(piece.sequence);
@@ -906,7 +918,7 @@ struct Replayer::State {
   }
 
   void ask_data(const RecordKey& at, Stream& s, TimeMs now, std::vector<Send>& out) {
-    Asking a{at, now, out};
+    Asking a{at, s, now, out};
     a.known = known_below(s);
     for (auto o = s.open.begin(); !a.full && o != s.open.end();) {
       Round& round = s.rounds[*o];
@@ -1204,24 +1216,22 @@ struct Replayer::State {
     Host& h = hosts[host];
     const auto at = std::find(h.ranks.begin(), h.ranks.end(), instead_of);
     if (at == h.ranks.end()) return;
-    const auto index = static_cast<std::size_t>(at - h.ranks.begin());
-    const bool was_asked = index == h.at;
+    const Rank next = h.after(instead_of);
     h.ranks.erase(at);
     h.silent.push_back(instead_of);
     h.unheard.insert(instead_of);
-    if (index < h.at) --h.at;
-    if (h.at >= h.ranks.size()) h.at = 0;
     if (h.gone()) {
       warn(h.server ? "who has left host " + h.id + " does not say what it has logged; it is asked again later"
                     : "no rank of host " + h.id + " says what it has logged; they are asked again later");
     }
-    if (!was_asked) return;
-    for (auto& [key, s] : streams) restart_host(s, host);
+    for (auto& [key, s] : streams) {
+      if (s.listings[host].asked == instead_of) restart_host(s, host, next);
+    }
   }
 
   // Another rank of the host is asked: what the last one listed may be different.
-  void restart_host(Stream& s, std::size_t host) {
-    s.listings[host] = {s.base, 0, 0};
+  void restart_host(Stream& s, std::size_t host, Rank rank) {
+    s.listings[host] = {rank, s.base, 0, 0};
     for (auto& [sequence, round] : s.rounds) {
       std::erase_if(round.holders, [&](const Holder& h) { return h.host == host; });
     }
@@ -1333,6 +1343,7 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   }
   for (auto& [key, stream] : s.streams) {
     stream.asleep = true;
+    stream.listings.clear();
     for (auto& [sequence, round] : stream.rounds) round.requested = {};
     s.start_listing(stream, now);
   }
