@@ -32,9 +32,10 @@ struct Known {
 // Whether what is called final is.
 enum class Finals : std::uint8_t { kNone, kServed, kHeld };
 
-// Whether what serves is needed to have all of a result, and suffices.
+// Whether there is all of a result, and who serves holds some of it. It counts as completed then also where the rest
+// does not need what is served: what is in flight would not be served, and would be lost with the others.
 bool made_whole(const Ranges& final, const Ranges& served, std::uint64_t total_bytes) {
-  if (total_bytes == 0 || final.covers(0, total_bytes)) return false;
+  if (total_bytes == 0 || served.empty()) return false;
   Ranges all = final;
   for (const Interval& i : served.intervals()) all.add(i.begin, i.end);
   return all.covers(0, total_bytes);

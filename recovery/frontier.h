@@ -38,7 +38,7 @@ struct RankPositions {
 //
 // `served` is what lives have said that have left, and serve no more than what is completed (docs/decisions/0012):
 // their finals count where with those of the others they are all of a round, which is completed then: somebody who is
-// lost may have returned it. It contradicts nobody, either.
+// lost may have returned it. That holds also where the others have all of it themselves. It contradicts nobody, either.
 //
 // `before` is the frontier of the plan that was interrupted, in the same timeline: what it calls completed stays so,
 // whoever is left to report it. What it calls final does not: that counts only as far as a survivor's host holds it.
