@@ -452,10 +452,12 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   drop_unaware_servers(effects);
   const bool reserved = planned() && epoch_.value > plan_.epoch();
   if (!reserved) epoch_ = epoch_.next();
+  if (newer_spoken_of_ >= epoch_) epoch_ = newer_spoken_of_.next();
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
   const auto survivors = static_cast<std::size_t>(
       std::count_if(workers.begin(), workers.end(), [](const Waiting* w) { return w->report.has_value(); }));
   may_be_older_ = without_frontier_ = false;
+  newer_spoken_of_ = {};
   asked_for_newer_.clear();
   note_who_is_asked();
   if (start.ends_timeline) timeline_ = timeline_.next();

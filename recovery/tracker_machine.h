@@ -733,6 +733,7 @@ class TrackerMachine {
   std::set<Incarnation> asked_in_vain_;            // for a plan newer than the journal's
   bool journal_is_older_ = false;                  // than what such a life has told
   std::map<Incarnation, TimeMs> asked_for_newer_;  // that speak of one, since when; not answered
+  Epoch newer_spoken_of_;                          // the newest of which such a life has spoken, though it may be gone
   bool may_be_older_ = false;                      // it was read, and no plan made since
   // Likewise those that want a world of this size.
   std::map<std::string, Incarnation> resizers_;

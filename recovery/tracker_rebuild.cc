@@ -230,7 +230,12 @@ void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, 
   if (!may_learn() || retired_.contains(who)) return;
   if (!e.has_known()) {
     count(Transition::newer_plan_asked);
-    if (plan_said(e) > plan_.epoch() && asked_for_newer_.size() < kMaxStrangers) asked_for_newer_.try_emplace(who, now);
+    const std::uint64_t said = plan_said(e);
+    if (said > plan_.epoch()) {
+      // It may be gone before it answers. What it was told of then was in force: no other plan gets that number.
+      if (said - plan_.epoch() <= kMostEpochsBehind) newer_spoken_of_ = std::max(newer_spoken_of_, Epoch(said));
+      if (asked_for_newer_.size() < kMaxStrangers) asked_for_newer_.try_emplace(who, now);
+    }
     wire::Envelope ask = envelope_to(who);
     ask.mutable_tell()->set_epoch(plan_.epoch());
     effects.emplace_back(Send{who, std::move(ask)});
@@ -320,6 +325,7 @@ void TrackerMachine::learn(const wire::Known& known, const std::string& from, Ti
   newer.transitions_ = std::move(transitions_);
   newer.since_ = newer.next_log_ = now;
   newer.promised_at_ = promised_at_;
+  newer.newer_spoken_of_ = newer_spoken_of_;
   newer.restore(record, now);
   for (std::size_t i = 0; i < retired_order_.size(); ++i) {
     newer.retire(retired_order_[(retired_next_ + i) % retired_order_.size()]);
