@@ -332,6 +332,7 @@ class Cluster {
   void end_twin();
   void reconnect_with_twin();
   void become_live();
+  void look_at_progress(Micros most_us);
   [[nodiscard]] bool all_know_it_is_lost();
   [[nodiscard]] bool over() const;
   [[nodiscard]] std::string unfinished() const;
@@ -386,6 +387,8 @@ class Cluster {
   std::set<std::size_t> with_twin_;                          // slots whose lives it answers
   bool live_ = false;
   Micros live_since_us_ = 0;
+  std::uint64_t rounds_seen_ = 0;
+  Micros progress_us_ = 0;  // when the last of them came
   std::optional<Micros> finished_at_us_;
   std::optional<Micros> lost_at_us_;  // a life has found that what it would load is lost
 };
@@ -1515,6 +1518,21 @@ std::string Cluster::describe_setting() const {
   return text;
 }
 
+// I7. A long program over slow links takes its time: as long as new results come it goes on, but not for ever, for who
+// rolls back again and again computes results too.
+void Cluster::look_at_progress(Micros most_us) {
+  constexpr Micros kMostOfThem = 10;
+  if (judge_.rounds() != rounds_seen_) {
+    rounds_seen_ = judge_.rounds();
+    progress_us_ = world_.now_us();
+  }
+  const Micros since_live = world_.now_us() - live_since_us_;
+  const Micros since_progress = world_.now_us() - std::max(progress_us_, live_since_us_);
+  if (since_progress <= most_us && since_live <= kMostOfThem * most_us) return;
+  world_.violated("I7", std::to_string(since_live / 1'000'000) + " s after faults stopped, and " +
+                            std::to_string(since_progress / 1'000'000) + " s after the last result, " + unfinished());
+}
+
 SimOutcome Cluster::run() {
   if (setting_.mirror) judge_.mirrored();
   if (options_.straggler) world_.hold_up(*options_.straggler);
@@ -1576,9 +1594,7 @@ SimOutcome Cluster::run() {
     }
     if (judge_.lost_for_good()) break;
     if (over() && live_ && world_.now_us() >= *finished_at_us_ + after_end_us) break;
-    if (live_ && !over() && world_.now_us() - live_since_us_ > most_us) {
-      world_.violated("I7", std::to_string(most_us / 1'000'000) + " s after faults stopped " + unfinished());
-    }
+    if (live_ && !over()) look_at_progress(most_us);
     if (static_cast<std::int64_t>(world_.events()) > kMostEvents) {
       world_.violated("I8", "over " + std::to_string(kMostEvents) + " events; " + unfinished());
     }
