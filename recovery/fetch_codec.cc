@@ -36,6 +36,9 @@ Status validate_question(const wire::FetchRequest& r) {
   if (r.end_sequence() != 0 || r.begin() != 0 || r.most_bytes() != 0 || r.most_ranges() != 0 || !r.pieces().empty()) {
     return bad("a question that is a listing too");
   }
+  if (static_cast<std::size_t>(r.sites_size()) > limits::kMaxQuestionSites) {
+    return bad(str(static_cast<std::uint64_t>(r.sites_size())) + " call sites are over the limit");
+  }
   return {};
 }
 
@@ -186,6 +189,7 @@ Status validate(const wire::FetchRequest& request) {
     return bad("a spare asks for something else than a global state");
   }
   if (request.asks()) return validate_question(request);
+  if (!request.sites().empty()) return bad("call sites without a question");
   return request.pieces().empty() ? validate_listing(request) : validate_pieces(request);
 }
 

@@ -24,10 +24,11 @@ enum class RoundWord : std::uint8_t {
   kLater = 1,  // it cannot tell yet
   kRound = 2,  // this one
   kOver = 3,   // none: the version has, or had, no more rounds
-  kAsks = 4,   // it asks the same
+  kAsks = 4,   // it waits there and asks the same, for the same call
   kGone = 5,   // it is past it and does not know any more which it was
+  kOther = 6,  // it waits there and asks for another call
 };
-inline constexpr std::uint32_t kMaxRoundWord = 5;
+inline constexpr std::uint32_t kMaxRoundWord = 6;
 
 // Where the payloads of a reply with data are: in its entries, or apart, one after the other in the order of entries.
 enum class Payloads { kInside, kApart };

@@ -924,6 +924,10 @@ warren_code warren_meets_round(warren_comm* comm, const uint64_t* sites, size_t 
     if (!comm->first) {
       return {Code::kInvalidArgument, "meets_round: only on the communicator that warren_create made"};
     }
+    if (count == 0 || count > warren::limits::kMaxQuestionSites) {
+      return {Code::kInvalidArgument, "meets_round: " + std::to_string(count) + " call sites are outside 1 to " +
+                                          std::to_string(warren::limits::kMaxQuestionSites)};
+    }
     auto met = comm->shared->session->meets({sites, sites + count});
     if (!met.ok()) return met.status();
     *meets = met.value() ? 1 : 0;

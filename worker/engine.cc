@@ -1575,11 +1575,11 @@ void Engine::ask_next(std::vector<std::uint64_t> sites) {
 void Engine::begin_question() {
   if (!question_) return;
   // What this life was told of the round, and its host's log, need no others.
-  const Inquiry::Answer own = say(question_->round);
+  const Inquiry::Answer own = say(question_->round, question_->sites);
   if (own.word == RoundWord::kRound || own.word == RoundWord::kOver) return answered(own);
   // Lives that are over have ended the version there, and no life that is left has been in it.
   if (known_of(question_->round).beyond) return answered({RoundWord::kOver, {}});
-  recall_->ask(question_->round);
+  recall_->ask(question_->round, question_->sites);
   look_at_question();
 }
 
@@ -1590,8 +1590,14 @@ void Engine::look_at_question() {
   if (answer->word == RoundWord::kAsks || answer->word == RoundWord::kGone) {
     const Known known = known_of(question_->round);
     if (answer->word == RoundWord::kGone || known.done || !known.final.empty()) {
-      // Whether it was the round that is asked for nobody knows any more, and what follows has its number from that.
-      gap_ = Gap{"no host holds anything of " + to_string(question_->round) + ", which ranks have begun", {}, true};
+      // Whether it was, or will be, the round that is asked for nobody knows, and what follows has its number from
+      // that.
+      const bool begun = known.done || !known.final.empty();
+      const std::string round = to_string(question_->round);
+      gap_ = Gap{begun ? "no host holds anything of " + round + ", which ranks have begun"
+                       : "no rank knows which call is " + round,
+                 {},
+                 true};
       return recall_->end_question();
     }
   }
@@ -1607,7 +1613,7 @@ void Engine::answered(const Inquiry::Answer& answer) {
          (answer.word == RoundWord::kRound && std::ranges::find(question.sites, site) != question.sites.end());
 }
 
-Inquiry::Answer Engine::say(const RoundId& round) const {
+Inquiry::Answer Engine::say(const RoundId& round, std::span<const std::uint64_t> sites) const {
   const auto it = groups_.find(round.group);
   if (!open_ || it == groups_.end() || recall_ == nullptr) return {};
   const Group& group = *it->second;
@@ -1618,7 +1624,10 @@ Inquiry::Answer Engine::say(const RoundId& round) const {
   if (logged.ok() && logged.value()) return {RoundWord::kRound, logged.value()->fingerprint};
   if (version_ == round.version) {
     if (heard_ && heard_->round == round) return heard_->answer;
-    if (question_ && question_->round == round) return {RoundWord::kAsks, {}};
+    if (question_ && question_->round == round) {
+      const bool same = std::ranges::find_first_of(question_->sites, sites) != question_->sites.end();
+      return {same ? RoundWord::kAsks : RoundWord::kOther, {}};
+    }
     if (round.sequence.value < group.rounds_done) return {RoundWord::kGone, {}};
     return {rounds_over_ && group.next_sequence <= round.sequence ? RoundWord::kOver : RoundWord::kLater, {}};
   }

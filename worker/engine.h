@@ -156,12 +156,15 @@ class Engine {
   // Which round of this version the world's next one is, as far as others know: for a process that is new in its
   // version and meets a call that it might make alone (docs/decisions/0010). No call of the world is outstanding. Then
   // take_answer(): whether that round was, or is being, called from one of these sites; true too where nobody knows,
-  // since all other ranks ask the same.
+  // since all other ranks ask the same for the same call.
   void ask_next(std::vector<std::uint64_t> sites);
   [[nodiscard]] bool asking() const { return question_.has_value(); }
+  [[nodiscard]] std::vector<std::uint64_t> asked_sites() const {
+    return question_ ? question_->sites : std::vector<std::uint64_t>();
+  }
   [[nodiscard]] std::optional<bool> take_answer() { return std::exchange(met_, std::nullopt); }
   // What this life says when another one asks.
-  [[nodiscard]] Inquiry::Answer say(const RoundId& round) const;
+  [[nodiscard]] Inquiry::Answer say(const RoundId& round, std::span<const std::uint64_t> sites) const;
   // The program has called finalize.
   void end_rounds() { rounds_over_ = true; }
   // A call whose prepare function is to be called now, outside the owner's lock: it may take as long as it likes. Then

@@ -90,10 +90,10 @@ class Recall {
     replayer_.suspend();
     inquiry_.suspend();
   }
-  // Which round this one is; inquiry().answer() says it.
-  void ask(const RoundId& round) {
+  // Which round this one is, for a call that ranks make from these sites; inquiry().answer() says it.
+  void ask(const RoundId& round, const std::vector<std::uint64_t>& sites) {
     std::vector<Replayer::Send> out;
-    inquiry_.ask(round, clock_(), out);
+    inquiry_.ask(round, sites, clock_(), out);
     send(out);
   }
   void end_question() { inquiry_.cancel(); }

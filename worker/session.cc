@@ -500,9 +500,9 @@ Status Session::start_log() {
         fetched(from, reply, payloads);
       },
       [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); },
-      [this](Epoch epoch, const RoundId& round) {
+      [this](Epoch epoch, const RoundId& round, std::span<const std::uint64_t> sites) {
         const auto lock = lock_before_callers();
-        return engine_.plan().epoch == epoch ? engine_.say(round) : Inquiry::Answer();
+        return engine_.plan().epoch == epoch ? engine_.say(round, sites) : Inquiry::Answer();
       });
   if (!fetch.ok()) return fetch.status();
   fetch_ = std::move(fetch).value();

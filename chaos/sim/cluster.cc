@@ -148,6 +148,8 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.disks = s.job.replicas() > 0 && options.disks.value_or(!s.large && options.seed % kDisksEvery == kDisksAt);
   s.program.inferred = s.job.replicas() > 0 && !s.large && !s.disks &&
                        options.inferred.value_or(!s.recipe && options.seed % kInferredEvery == kInferredAt);
+  // rabit's programs have neither. Who asks would wait for ranks that wait for a message of its own.
+  if (s.program.inferred) s.program.messages = s.program.groups = false;
   // Tests that say what happens to whom have the ranks that they know.
   const bool staged = !options.deaths.empty() || !options.notices.empty() || !options.hosts.empty() || options.faults ||
                       options.straggler || options.lone_commit || options.tracker_dies_before_effect ||

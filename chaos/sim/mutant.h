@@ -10,6 +10,7 @@ namespace warren::chaos {
 #define WARREN_MUTANTS(X)                                                                                              \
   X(none, "nothing is broken")                                                                                         \
   X(asks_nobody, "a new life takes what it might make alone for a set-up round, whatever the others do")               \
+  X(takes_any_question, "a new life that waits with another call counts as one that asks for the same")                \
   X(announce_before_persist, "the tracker sends before it stores")                                                     \
   X(journal_lies, "the tracker takes a write for durable that is not")                                                 \
   X(accept_old_epoch, "frames of an epoch that has ended are delivered in the next one")                               \

@@ -264,6 +264,19 @@ std::vector<std::size_t> Program::made_again(ProgramStep::Inferred when) const {
   return steps;
 }
 
+bool Program::infers() const {
+  return std::ranges::any_of(steps_, [](const ProgramStep& s) { return s.inferred != ProgramStep::Inferred::kNot; });
+}
+
+bool Program::makes_once_rounds(Version version) const {
+  const std::uint64_t v = version.value - version_of_program(0).value;
+  return v >= once_in_ && (v - once_in_) % versions_an_iteration_ == 0;
+}
+
+bool Program::has_made_once_rounds_before(Version loaded) const {
+  return loaded > version_of_program(once_in_);
+}
+
 // On a group that every life makes before.
 void Program::draw_setup(Random& random, const Shape& shape, Version version) {
   std::size_t group = random.below(groups_.size());
@@ -320,25 +333,34 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
                                     ? random.between(10, 14)
                                     : random.between(shape.inferred || shape.shrinks ? 2 : 1, shape.shrinks ? 9 : 5);
   const std::int64_t period = shape.inferred ? random.between(2, 3) : 0;
+  if (shape.inferred && random.chance(0.6)) {
+    versions_an_iteration_ = 1 + random.below(3);
+    once_in_ = std::min(random.below(versions_an_iteration_ + 1), static_cast<std::uint64_t>(versions - 1));
+  }
   const bool local = shape.local && random.chance(0.4);
   // Now and then so many rounds that nobody remembers the first of a version.
   const std::int64_t rounds = shape.many_versions ? 80 : shape.shrinks ? 50 : 30;
   const std::int64_t most = shape.inferred && random.chance(0.25) ? 80 : rounds / versions;
   for (std::int64_t v = 0; v < versions; ++v) {
     const Version version = version_of_program(static_cast<std::uint64_t>(v));
-    if (shape.inferred && v == 0) {
+    const bool has_once = shape.inferred && static_cast<std::uint64_t>(v) == once_in_;
+    if (has_once) {
       for (std::uint64_t n = random.below(3); n > 0; --n) {
         draw_inferred(random, shape, version, ProgramStep::Inferred::kOnceFirst);
       }
     }
+    const bool recurs = shape.inferred && v % period == 0;
+    // Where a new process makes what the others make no more.
+    const bool comes_first = recurs && random.chance(0.5);
+    if (comes_first) draw_inferred(random, shape, version, ProgramStep::Inferred::kRecurs);
     if (shape.inferred && random.chance(0.4)) draw_empty(random, version);
     draw_version(random, shape, version, length(most));
-    if (shape.inferred && v % period == 0) {
+    if (recurs && !comes_first) {
       draw_inferred(random, shape, version, ProgramStep::Inferred::kRecurs);
       if (random.chance(0.3)) draw_empty(random, version);
       draw_version(random, shape, version, length(most));
     }
-    if (shape.inferred && v == 0 && random.chance(0.6)) {
+    if (has_once && random.chance(0.6)) {
       draw_inferred(random, shape, version, ProgramStep::Inferred::kOnceLast);
     }
     // A program may end with a checkpoint, or without.

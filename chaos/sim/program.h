@@ -46,8 +46,8 @@ struct ProgramStep {
   bool lazy = false;   // kCheckpoint: the state is given later
   // kRound: a set-up round; the step that names it first. Later ones of the name must give the same.
   std::optional<std::size_t> setup;
-  // kRound, where set-up rounds are inferred: one that each process makes once, at the beginning or at the end of the
-  // first version that it goes through; what it gives depends on nothing else. Or one that recurs every so many
+  // kRound, where set-up rounds are inferred: one that each process makes once, at the beginning or at the end of a
+  // version (Program::makes_once_rounds); what it gives depends on nothing else. Or one that recurs every so many
   // versions, from the same place of the source.
   enum class Inferred : std::uint8_t { kNot, kOnceFirst, kOnceLast, kRecurs };
   Inferred inferred = Inferred::kNot;
@@ -112,8 +112,12 @@ class Program {
   // the load and setup_end().
   [[nodiscard]] std::size_t position_after_load(Version version) const;
   [[nodiscard]] std::size_t setup_end() const { return setup_end_; }
-  // The steps that a process which has loaded a version makes again in it, at its beginning or its end.
+  // The steps that a process makes once, at a version's beginning or end. They stand in the first version that has
+  // them; a process that has loaded a later one makes them in the first such version that it goes through.
   [[nodiscard]] std::vector<std::size_t> made_again(ProgramStep::Inferred when) const;
+  [[nodiscard]] bool infers() const;  // has such steps, or ones that recur
+  [[nodiscard]] bool makes_once_rounds(Version version) const;
+  [[nodiscard]] bool has_made_once_rounds_before(Version loaded) const;
   [[nodiscard]] static std::string setup_name(std::size_t step) { return "step " + std::to_string(step); }
   // Bytes of all results together, or of those that stay in memory: set-up rounds and states.
   [[nodiscard]] std::uint64_t result_bytes(bool lasting = false) const;
@@ -162,6 +166,9 @@ class Program {
   };
   std::vector<Burst> reversed_;
   std::size_t setup_end_ = 0;
+  // Of an iteration, as XGBoost's, which has one for the update and one for the evaluation; and which version has the
+  // rounds that a process makes once.
+  std::uint64_t versions_an_iteration_ = 1, once_in_ = 0;
 
   void draw_version(Random& random, const Shape& shape, Version version, std::size_t length);
   void draw_inferred(Random& random, const Shape& shape, Version version, ProgramStep::Inferred what);

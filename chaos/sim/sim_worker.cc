@@ -852,7 +852,9 @@ wire::FetchReply SimWorker::serve(const wire::FetchRequest& request) {
   if (request.asks()) {
     const RoundId round{Timeline(request.timeline()), GroupId(request.group()), Version(request.version()),
                         Sequence(request.first_sequence())};
-    const worker::Inquiry::Answer answer = engine_.say(round);
+    std::vector<std::uint64_t> sites(request.sites().begin(), request.sites().end());
+    if (world_.is(Mutant::takes_any_question)) sites = engine_.asked_sites();
+    const worker::Inquiry::Answer answer = engine_.say(round, sites);
     if (world_.keeps_transcript()) {
       world_.tell(describe() + " says of " + to_string(round) + ": " + std::to_string(static_cast<int>(answer.word)) +
                   (answer.word == RoundWord::kRound ? " " + to_string(answer.round) : ""));
@@ -1106,14 +1108,13 @@ void SimWorker::run_program() {
       if (outstanding > 0) return;
       settle();
       position_ = *std::exchange(after_setup_, std::nullopt);
-      newcomer_ = true;
-      const auto again = program_.made_again(ProgramStep::Inferred::kOnceFirst);
-      again_.assign(again.begin(), again.end());
+      owes_once_rounds_ = program_.has_made_once_rounds_before(program_version_);
+      begin_program_version(program_version_);
     }
     const bool version_ends =
         position_ == order_.size() || program_.steps()[order_[position_]].kind == StepKind::kCheckpoint;
-    if (newcomer_ && again_.empty() && version_ends) {
-      newcomer_ = false;
+    if (makes_once_rounds_ && again_.empty() && version_ends) {
+      makes_once_rounds_ = owes_once_rounds_ = false;
       const auto again = program_.made_again(ProgramStep::Inferred::kOnceLast);
       again_.assign(again.begin(), again.end());
     }
@@ -1139,9 +1140,11 @@ void SimWorker::run_program() {
       if (!checkpoint(step)) return;
     } else {
       if (!make_groups(position_) || exiting_) return;
-      if (newcomer_ && step.inferred == ProgramStep::Inferred::kRecurs && !desynced_) {
+      const bool asks = loaded_ && !made_recurring_ && step.inferred == ProgramStep::Inferred::kRecurs;
+      if (asks && !desynced_) {
         const auto met = meets(step);
         if (!met) return;
+        made_recurring_ = true;
         // It goes on with what it takes for the result; the others wait.
         if (!*met) {
           ++position_;
@@ -1159,6 +1162,14 @@ void SimWorker::settle() {
   state_.global += deferred_.global;
   state_.local += deferred_.local;
   deferred_ = {};
+}
+
+void SimWorker::begin_program_version(Version version) {
+  program_version_ = version;
+  makes_once_rounds_ = owes_once_rounds_ && program_.makes_once_rounds(version);
+  if (!makes_once_rounds_) return;
+  const auto again = program_.made_again(ProgramStep::Inferred::kOnceFirst);
+  again_.assign(again.begin(), again.end());
 }
 
 // As Session::load. False: not yet.
@@ -1220,6 +1231,8 @@ void SimWorker::begin_from(const worker::Checkpoints::State& state) {
   ++position_;
   if (state.version == 0) return;
   after_setup_ = program_.position_after_load(version);
+  loaded_ = true;
+  program_version_ = version;
   const auto restored = program_.restored(version, rank_, state.global, state.local);
   if (!restored) {
     return world_.violated("I5",
@@ -1313,6 +1326,15 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
   }
   Program::settle(step, state_);
   ++position_;
+  begin_program_version(step.version);
+  if (program_.infers() && world_.random.chance(0.4)) {
+    // The version may be committed before this process begins the first round of the next one.
+    computing_ = true;
+    later(world_.random.between(1, 20'000), [this] {
+      computing_ = false;
+      advance();
+    });
+  }
   judge_.sign();
   if (world_.keeps_transcript()) {
     world_.tell(describe() + " has taken checkpoint " + std::to_string(step.version.value - 1));

@@ -221,6 +221,7 @@ class SimWorker final : private SimTransport::Owner {
   void watch_waits();
   void advance();
   void run_program();
+  void begin_program_version(Version version);
   [[nodiscard]] bool load();
   void begin_from(const worker::Checkpoints::State& state);
   [[nodiscard]] bool checkpoint(const ProgramStep& step);
@@ -308,8 +309,11 @@ class SimWorker final : private SimTransport::Owner {
   std::vector<std::size_t> order_;
   std::size_t position_ = 0;
   std::optional<std::size_t> after_setup_;  // a life that has loaded goes on there once it has set itself up
-  // A life in the first version that it goes through, which it has loaded: what it has to make again now.
-  bool newcomer_ = false, asks_ = false;
+  Version program_version_;
+  bool loaded_ = false;  // a later version than the first
+  // What each process makes once, the others made before: it owes them, and makes them in this version; `again_` now.
+  bool owes_once_rounds_ = false, makes_once_rounds_ = false, asks_ = false;
+  bool made_recurring_ = false;  // the round that recurs, or was given what it gave
   std::deque<std::size_t> again_;
   std::vector<std::byte> owed_state_;  // of a lazy checkpoint
   struct Part {

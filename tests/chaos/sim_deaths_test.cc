@@ -129,6 +129,33 @@ TEST(Scenario, AProcessThatDiesBetweenTwoEpochsIsNotWaitedForUntilItIsSilent) {
   EXPECT_GT(struck, 100 / kFewer);
 }
 
+// Two new processes wait at the same place, each with a call that the other one does not make there: one that a process
+// makes once, and one that recurs. Nobody knows which is the next round, and all processes start again (docs/decisions/
+// 0010). The second one dies after the commit of the version and before its first round.
+TEST(Scenario, NewProcessesAskForDifferentCallsAtOnePlace) {
+  SimOptions options = calm(2, 18);
+  options.replicas = 1;
+  options.hosts = {"a", "b"};
+  options.inferred = true;
+  std::uint64_t met = 0, found = 0;
+  options.deaths = {{.worker = 0, .at = KillPoint::kReturn, .passage = 15}};
+  const SimOutcome once = simulate(options);
+  ASSERT_EQ(once.verdict, "");
+  const std::uint64_t effects = once.passages[1][static_cast<std::size_t>(KillPoint::kEffect)];
+  for (std::uint64_t effect = 0; effect < effects; ++effect) {
+    SimOptions two = options;
+    two.deaths.push_back({.worker = 1, .at = KillPoint::kEffect, .passage = effect});
+    const SimOutcome o = simulate(two);
+    ASSERT_EQ(o.verdict, "") << "effect " << effect;
+    if (o.rollbacks == 0) continue;
+    ++met;
+    two.mutant = Mutant::takes_any_question;
+    found += !simulate(two).verdict.empty();
+  }
+  EXPECT_GT(met, 0u) << "no death struck at such a moment: another seed has to be found";
+  EXPECT_EQ(found, met);
+}
+
 // DESIGN section 12, scenario 0: the owner, or its machine, is lost after a peer has returned.
 TEST(Scenario, TheOwnersMachineIsLostAfterOneRankReturned) {
   const std::vector<std::vector<std::string>> placements = {

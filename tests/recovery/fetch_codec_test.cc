@@ -136,7 +136,7 @@ TEST(FetchCodec, GoodMessagesComeBack) {
     EXPECT_EQ(encode(back.value()), bytes);
   }
   for (const auto& reply : {listed(), data(), word(RoundWord::kLater), word(RoundWord::kRound), word(RoundWord::kOver),
-                            word(RoundWord::kAsks), word(RoundWord::kGone)}) {
+                            word(RoundWord::kAsks), word(RoundWord::kGone), word(RoundWord::kOther)}) {
     const std::string bytes = encode(reply, Payloads::kInside);
     const auto back = decode_fetch_reply(view(bytes), Payloads::kInside);
     ASSERT_TRUE(back.ok()) << back.status().describe();
@@ -220,6 +220,7 @@ TEST(FetchCodec, BadRequestsSayWhy) {
                           {"ranges", [](Request& r) { r.set_most_ranges(limits::kMaxFetchRanges + 1); }},
                           {"no payload", [](Request& r) { r.set_most_bytes(1); }},
                           {"a spare asks for something else", [](Request& r) { r.set_follows(true); }},
+                          {"call sites without a question", [](Request& r) { r.add_sites(1); }},
                       },
                       judge);
   expect_bad<Request>(pieces(),
@@ -350,7 +351,11 @@ TEST(FetchCodec, BadQuestionsAreRefusedWithTheReason) {
                                   {both, [](auto& r) { r.set_begin(1); }},
                                   {both, [](auto& r) { r.set_most_bytes(1); }},
                                   {both, [](auto& r) { r.set_most_ranges(1); }},
-                                  {both, [](auto& r) { add_piece(r, 1, 0, 1); }}},
+                                  {both, [](auto& r) { add_piece(r, 1, 0, 1); }},
+                                  {"17 call sites are over the limit",
+                                   [](auto& r) {
+                                     for (std::uint64_t i = 0; i <= limits::kMaxQuestionSites; ++i) r.add_sites(i);
+                                   }}},
                                  judge);
 }
 

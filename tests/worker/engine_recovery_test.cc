@@ -533,7 +533,9 @@ class World {
       if (r.kind() == kGlobalRecord) ++state_requests_[from];
       const RoundId round{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()),
                           Sequence(r.first_sequence())};
-      const Inquiry::Answer word = r.asks() ? to->engine.say(round) : Inquiry::Answer();
+      const Inquiry::Answer word =
+          r.asks() ? to->engine.say(round, {r.sites().data(), static_cast<std::size_t>(r.sites_size())})
+                   : Inquiry::Answer();
       const wire::FetchReply reply =
           r.asks() ? answer_to(r, word.word, word.word == RoundWord::kRound ? &word.round : nullptr)
                    : Replayer::answer(r, *to->serving);
@@ -2306,6 +2308,25 @@ TEST(NextRound, IsMadeWhereAllAskAndNobodyKnows) {
   EXPECT_EQ(hears(world, 0), true);
   Sum a(world, 0, "", 1, 3000, kHere);
   ASSERT_TRUE(world.run([&] { return a.gives(3) && b.gives(3); }));
+}
+
+// Each would make its own, and a version with two different rounds of a number would be committed.
+TEST(NextRound, IsAGapWhereNewProcessesAskForDifferentCalls) {
+  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+  begin_second_version(world);
+  world.kill(0);
+  world.next_epoch({0});
+  load_all(world, {0});
+  world.engine(0).ask_next({kHere});
+  world.kill(1);
+  world.next_epoch({1});
+  load_all(world, {1});
+  world.engine(1).ask_next({kThere});
+  EXPECT_EQ(hears(world, 0), std::nullopt);
+  EXPECT_EQ(hears(world, 1), std::nullopt);
+  ASSERT_FALSE(world.gaps.empty());
+  EXPECT_NE(world.gaps[0].find("no rank knows which call is round 1.0"), std::string::npos) << world.gaps[0];
+  EXPECT_TRUE(world.gap_renumbers);
 }
 
 // Rank 0 was told that the round is another one, and who told it is lost: rank 1 must hear the same.

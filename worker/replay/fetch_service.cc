@@ -493,7 +493,8 @@ struct FetchService::Impl {
   void answer_question(const Early& e) {
     const wire::FetchRequest& r = e.request;
     const RoundId round{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()), Sequence(r.first_sequence())};
-    const Inquiry::Answer answer = on_question ? on_question(Epoch(r.epoch()), round) : Inquiry::Answer();
+    const std::vector<std::uint64_t> sites(r.sites().begin(), r.sites().end());
+    const Inquiry::Answer answer = on_question ? on_question(Epoch(r.epoch()), round, sites) : Inquiry::Answer();
     const std::string head = seal(encode(
         answer_to(r, answer.word, answer.word == RoundWord::kRound ? &answer.round : nullptr), Payloads::kApart));
     if (zmq_send(router.get(), e.connection.data(), e.connection.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0) return;

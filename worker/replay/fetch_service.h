@@ -32,7 +32,8 @@ class FetchService {
   // call returns. The reply is validated; whether it was asked for is the replayer's to judge.
   using OnReply = std::function<void(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads)>;
   // What this life says to a question (wire::FetchRequest::asks); of an epoch that is not its own: kLater.
-  using OnQuestion = std::function<Inquiry::Answer(Epoch epoch, const RoundId& round)>;
+  using OnQuestion =
+      std::function<Inquiry::Answer(Epoch epoch, const RoundId& round, std::span<const std::uint64_t> sites)>;
   using OnWarning = std::function<void(const std::string& text)>;
 
   // Binds a free port on the data address and starts the thread. `reader` is used by that thread alone. Errors: those

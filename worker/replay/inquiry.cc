@@ -1,6 +1,8 @@
 #include "worker/replay/inquiry.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "recovery/check.h"
 #include "recovery/codec.h"
@@ -34,8 +36,10 @@ void Inquiry::suspend() {
   answer_.reset();
 }
 
-void Inquiry::ask(const RoundId& round, TimeMs now, std::vector<Replayer::Send>& out) {
+void Inquiry::ask(const RoundId& round, std::vector<std::uint64_t> sites, TimeMs now,
+                  std::vector<Replayer::Send>& out) {
   round_ = round;
+  sites_ = std::move(sites);
   if (installed_) begin(now, out);
 }
 
@@ -70,6 +74,7 @@ void Inquiry::send(TimeMs now, std::vector<Replayer::Send>& out) {
     r.set_version(round_->version.value);
     r.set_first_sequence(round_->sequence.value);
     r.set_asks(true);
+    r.mutable_sites()->Add(sites_.begin(), sites_.end());
   }
   next_ = now + pause_ms_;
   pause_ms_ = std::min(pause_ms_ * 2, most_pause_ms_);
@@ -88,12 +93,15 @@ void Inquiry::on_reply(Rank from, const wire::FetchReply& reply) {
     case RoundWord::kRound: answer_ = Answer{RoundWord::kRound, fingerprint_of(reply.entries(0))}; return;
     case RoundWord::kOver: answer_ = Answer{RoundWord::kOver, {}}; return;
     case RoundWord::kAsks:
+    case RoundWord::kOther:
     case RoundWord::kGone: break;
   }
   peer->word = static_cast<RoundWord>(reply.word());
   const auto say = [this](RoundWord word) { return std::ranges::count(peers_, word, &Peer::word); };
   if (say(RoundWord::kLater) == 0) {
-    answer_ = Answer{say(RoundWord::kGone) == 0 ? RoundWord::kAsks : RoundWord::kGone, {}};
+    // Where ranks wait with different calls, each may be the next round, and two that decided would differ.
+    const bool same = say(RoundWord::kAsks) == std::ssize(peers_);
+    answer_ = Answer{same ? RoundWord::kAsks : RoundWord::kGone, {}};
   }
 }
 

@@ -34,16 +34,16 @@ class Inquiry {
   void install(const Replayer::Plan& plan, TimeMs now, std::vector<Replayer::Send>& out);
   void suspend();
 
-  // One question at a time.
-  void ask(const RoundId& round, TimeMs now, std::vector<Replayer::Send>& out);
+  // One question at a time. `sites`: from where ranks would call that round.
+  void ask(const RoundId& round, std::vector<std::uint64_t> sites, TimeMs now, std::vector<Replayer::Send>& out);
   void cancel() { round_.reset(); }
   // A validated reply with a word.
   void on_reply(Rank from, const wire::FetchReply& reply);
   void on_tick(TimeMs now, std::vector<Replayer::Send>& out);
   [[nodiscard]] std::optional<TimeMs> next_deadline() const;
 
-  // The last word: kRound; kOver; kAsks: all other ranks ask the same, in this epoch; or kGone: some are past it, the
-  // others ask the same, and nobody knows which it was.
+  // The last word: kRound; kOver; kAsks: all other ranks ask the same for the same call, in this epoch; or kGone: some
+  // are past it, or ask for another call, and nobody knows which it was, or will be.
   [[nodiscard]] std::optional<Answer> answer() const;
   // "ranks 1, 2", who is asked; for people.
   [[nodiscard]] std::string describe() const;
@@ -52,7 +52,7 @@ class Inquiry {
   struct Peer {
     Rank rank;
     Incarnation life;
-    RoundWord word = RoundWord::kLater;  // kAsks, kGone: in this epoch it says nothing else
+    RoundWord word = RoundWord::kLater;  // kAsks, kOther, kGone: in this epoch it says nothing else
   };
   void begin(TimeMs now, std::vector<Replayer::Send>& out);
   void send(TimeMs now, std::vector<Replayer::Send>& out);
@@ -63,6 +63,7 @@ class Inquiry {
   std::int64_t most_pause_ms_ = 1;
   std::vector<Peer> peers_;  // the others; those whose lives are older first
   std::optional<RoundId> round_;
+  std::vector<std::uint64_t> sites_;
   std::optional<Answer> answer_;
   std::size_t next_peer_ = 0;
   std::uint64_t last_id_ = 0, first_id_ = 0;  // first_id_: of this question in this epoch

@@ -41,7 +41,7 @@ struct Asker {
   TimeMs now{100};
 
   void install(const Replayer::Plan& p) { inquiry.install(p, now, sends); }
-  void ask() { inquiry.ask(kRound, now, sends); }
+  void ask() { inquiry.ask(kRound, {70, 77}, now, sends); }
   // The next requests, once their time has come.
   Sends wait() {
     sends.clear();
@@ -71,6 +71,7 @@ TEST(Inquiry, AsksTheOthersUntilOneCanTell) {
     EXPECT_EQ(s.request.first_sequence(), 7u);
     EXPECT_EQ(s.request.version(), 5u);
     EXPECT_EQ(s.request.timeline(), 2u);
+    EXPECT_THAT(s.request.sites(), testing::ElementsAre(70, 77));
   }
   for (const Replayer::Send& s : Sends(a.sends)) a.answer(s, RoundWord::kLater);
   EXPECT_EQ(a.inquiry.answer(), std::nullopt);
@@ -131,6 +132,19 @@ TEST(Inquiry, WhereSomeArePastItAndNobodyKnowsItThatIsTheAnswer) {
   b.answer(b.sends[1], RoundWord::kRound);
   ASSERT_NE(b.inquiry.answer(), std::nullopt);
   EXPECT_EQ(b.inquiry.answer()->word, RoundWord::kRound);
+}
+
+TEST(Inquiry, WhereSomeAskForAnotherCallNobodyKnows) {
+  Asker a;
+  a.install(plan(4));
+  a.ask();
+  const Sends first = a.sends;
+  a.answer(first[0], RoundWord::kOther);
+  a.answer(first[1], RoundWord::kAsks);
+  EXPECT_EQ(a.inquiry.answer(), std::nullopt) << "rank 3 may know";
+  a.answer(first[2], RoundWord::kAsks);
+  ASSERT_NE(a.inquiry.answer(), std::nullopt);
+  EXPECT_EQ(a.inquiry.answer()->word, RoundWord::kGone) << "two that decided would make different rounds";
 }
 
 TEST(Inquiry, AWorldOfOneNeedsNobody) {

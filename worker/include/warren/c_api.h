@@ -298,9 +298,10 @@ WARREN_API warren_code warren_once_next(warren_comm*, const char* name);
 WARREN_API warren_code warren_once_known(warren_comm*, const char* name, int32_t* known);
 /* For layers that find set-up rounds out without names. A process that has loaded a version and meets a call in it that
  * the others may make now, or may have made long ago: whether the job's next round of this version is called from one
- * of `sites`, each what warren_site_of gives. Waits until a rank, or the log, can tell. If every other rank asks the
- * same they all make the round, and the answer is yes. If it is no, the round is another one, or the version has no
- * more: this process is to make no round here. Only on the communicator that warren_create made. */
+ * of `sites` (1 to 16), each what warren_site_of gives. Waits until a rank, or the log, can tell. If every other rank
+ * asks the same for the same call they all make the round, and the answer is yes; if some ask for another call nobody
+ * can tell, and all processes start again from the newest checkpoint. If the answer is no, the round is another one, or
+ * the version has no more: this process is to make no round here. Only on the communicator that warren_create made. */
 WARREN_API warren_code warren_meets_round(warren_comm*, const uint64_t* sites, size_t count, int32_t* meets);
 /* There is no next collective: what was said of it by warren_prepare_next, warren_site_next, warren_wire_next,
  * warren_algorithm_next and warren_once_next is said of none. For layers over this interface that refuse a call
