@@ -18,8 +18,9 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string name_of_round(std::uint64_t first, const SetupRound& round) {
-  return "rabit/" + std::to_string(first) + "/" + std::to_string(round.index);
+std::string name_of_round(const SetupRound& round) {
+  return "rabit/" + std::to_string(round.version) + "/" + std::to_string(round.index) + "/" +
+         std::to_string(round.digest);
 }
 
 std::string described(const CallPlace& place) {
@@ -57,8 +58,9 @@ Outcome too_large(const char* name, std::size_t count, std::size_t width, const 
                  " bytes are more than memory can hold");
 }
 
-std::size_t write_state(const StateHead& head, const Node::Save& save, std::string& to) {
-  write_head(head, to);
+std::size_t write_state(std::uint64_t version, const SetupTable& table, bool no_local, const Node::Save& save,
+                        std::string& to) {
+  write_head(version, table, no_local, to);
   const std::size_t head_bytes = to.size();
   if (save) save(to);
   return head_bytes;
@@ -177,9 +179,9 @@ Outcome Node::decide(const char* name, const SetupRounds::Call& call, std::span<
                    std::to_string(kept.bytes) + " bytes once; now it asks for " + std::to_string(result.size()));
   }
   std::fprintf(stderr, "rabit: %s%s: taken for a set-up round; its result is that of version %llu\n", name,
-               described(place).c_str(), static_cast<unsigned long long>(setup_.table()->first));
-  if (!kept.result.empty()) {
-    std::memcpy(result.data(), kept.result.data(), result.size());
+               described(place).c_str(), static_cast<unsigned long long>(kept.version));
+  if (kept.where == SetupRound::Result::kHere) {
+    std::copy(kept.result.begin(), kept.result.end(), result.begin());
     return {};
   }
   if (share_setup_round(kept, result.data(), result.size()) != WARREN_OK) {
@@ -190,7 +192,7 @@ Outcome Node::decide(const char* name, const SetupRounds::Call& call, std::span<
 
 // Whoever keeps the result and whoever gets it call from one place, wherever the program is: a log compares.
 warren_code Node::share_setup_round(const SetupRound& round, void* bytes, std::size_t size) {
-  warren_code code = warren_once_next(comm_, name_of_round(setup_.table()->first, round).c_str());
+  warren_code code = warren_once_next(comm_, name_of_round(round).c_str());
   if (code == WARREN_OK) code = warren_site_next(comm_, __FILE__, __LINE__, __func__);
   if (code == WARREN_OK) code = warren_broadcast(comm_, bytes, size, WARREN_U8, 0, nullptr);
   return code;
@@ -331,7 +333,9 @@ Outcome Node::load_checkpoint(const Load& global, const Load& local, int& versio
     head_bytes_ = read_head(global_, head);
     if (head_bytes_ == 0) {
       return Outcome(
-          "LoadCheckPoint: the job's checkpoint was not made by a program of rabit's; give this job another name");
+          "LoadCheckPoint: the job's checkpoint was not made by a program of rabit's, or by one with another version "
+          "of "
+          "Warren; give this job another name");
     }
     locals_ = head.no_local ? Locals::kNone : Locals::kGiven;
     if (const std::uint32_t was = warren_checkpoint_world_size(comm_);
@@ -363,20 +367,17 @@ Outcome Node::check_locals(const char* name, bool given) {
 Outcome Node::begin_from(StateHead head) {
   version_ = head.version;
   if (!parameters_.infer_setup_rounds) return {};
-  const SetupTable& table = *head.table;
-  for (const SetupRound& round : table.rounds) {
-    if (table.phase != SetupTable::Phase::kDecided) break;
+  for (const SetupRound& round : head.table.kept) {
+    if (round.where != SetupRound::Result::kLogged) continue;
     int32_t known = 0;
-    if (warren_once_known(comm_, name_of_round(table.first, round).c_str(), &known) != WARREN_OK) {
-      return failed("LoadCheckPoint");
-    }
+    if (warren_once_known(comm_, name_of_round(round).c_str(), &known) != WARREN_OK) return failed("LoadCheckPoint");
     if (known != 0) continue;
     // The job has lost them, for which all processes were started again: they make them again, and it is found out
     // anew.
     setup_ = SetupRounds::first(version_);
     return {};
   }
-  setup_ = SetupRounds::loaded(std::move(head.table));
+  setup_ = SetupRounds::loaded(version_, std::move(head.table));
   return {};
 }
 
@@ -391,41 +392,41 @@ Outcome Node::end_version(const char* name) {
                      ", and this program has never called LoadCheckPoint");
     }
   }
-  if (!setup_.gathering() && !setup_.watching()) return {};
+  if (!setup_.watches()) return {};
   const Outcome looked = look_at_setup_rounds();
   return looked.ok() ? Outcome() : Outcome(std::string(name) + ": set-up rounds: " + looked.why());
 }
 
+// In the same rounds on all ranks, and in each life of them.
 Outcome Node::look_at_setup_rounds() {
   const auto combine = [&](std::vector<std::uint64_t>& words, warren_op op) {
     return words.empty() ||
            warren_allreduce(comm_, words.data(), words.data(), words.size(), WARREN_U64, op, nullptr) == WARREN_OK;
   };
-  const bool gathering = setup_.gathering();
-  if (gathering) {
+  std::vector<std::uint64_t> news{setup_.has_news()};
+  if (!combine(news, WARREN_BIT_OR)) return failed("whether there are any");
+  if (news[0] != 0) {
     auto names = setup_.names();
     if (!combine(names, WARREN_MAX)) return failed("their places");
     setup_.match(names);
+    auto facts = setup_.facts();
+    if (!combine(facts, WARREN_BIT_OR)) return failed("which of them recur");
+    setup_.learn(facts);
+    if (const std::size_t left_out = setup_.take_left_out(); left_out != 0 && rank() == 0) {
+      std::fprintf(
+          stderr,
+          "rabit: the results of %zu rounds of version %llu are too large to be kept; a process that makes one "
+          "of them again when it is started again cannot go on\n",
+          left_out, static_cast<unsigned long long>(version_));
+    }
   }
-  auto against = setup_.against();
-  if (!combine(against, WARREN_BIT_OR)) return failed("which of them recur");
-  if (gathering) {
-    setup_.keep(against);
-    return {};
-  }
-  std::vector<SetupRound> kept;
-  if (!setup_.decide(against, kept)) return {};
-  if (setup_.left_out() != 0 && rank() == 0) {
-    std::fprintf(stderr,
-                 "rabit: the results of %zu rounds of the first version were too many or too large to be kept; a "
-                 "process that makes one of them again when it is started again cannot go on\n",
-                 setup_.left_out());
-  }
-  for (SetupRound& round : kept) {
+  auto due = setup_.due();
+  for (SetupRound& round : due) {
     if (share_setup_round(round, round.result.data(), round.result.size()) != WARREN_OK) {
       return failed("their results");
     }
   }
+  setup_.logged();
   return {};
 }
 
@@ -456,7 +457,7 @@ Outcome Node::checkpoint(const char* name, const Save& global, const Save& local
   if (!outcome.ok()) return outcome;
   ++version_;
   global_.clear();
-  head_bytes_ = write_state({version_, setup_.table(), !local}, global, global_);
+  head_bytes_ = write_state(version_, setup_.table(), !local, global, global_);
   local_.clear();
   if (local) local(local_);
   if (warren_checkpoint(comm_, global_.data(), global_.size(), local ? local_.data() : nullptr, local_.size()) !=

@@ -1,10 +1,14 @@
-// Which rounds a program makes once a process, inside the first version that it goes through, and what they gave: found
-// out by watching it (docs/decisions/0010). Pure.
+// Which rounds a program makes once a process, and what they gave: found out by watching it (docs/decisions/0010).
+// Pure.
 //
-// Candidates are the rounds of the job's first version. One from a place of the source that is called again in the
-// next version is dropped, by whoever sees it first; what remains is *kept*: set-up rounds, and rounds that recur
-// later. A process that has loaded a version and meets a call of a kept round in it, or of a candidate, asks which
-// round comes next (warren_meets_round): it makes that round, or is given what the kept one gave.
+// A round from a place of the source that no process is known to have called in two versions is *kept*, with its
+// result, from the version that makes it on: it may be a set-up round. Once one process has called a place in two
+// versions the place is *regular*, and what was kept of it is dropped. All ranks have the same table of kept rounds and
+// regular places; each checkpoint carries it.
+//
+// A process that has loaded a version and meets a call of a kept round, from a place that it has called in no earlier
+// version, asks which round comes next (warren_meets_round): it makes that round, or is given what the kept one gave.
+// Where processes make a kept round again, all together, its result is the new one's.
 //
 // Places are file, line and function: compilers make several call instructions of one call (a loop whose first
 // iteration is peeled off), so return addresses would tell rounds apart that are one. A round is found again by its
@@ -15,7 +19,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -32,20 +35,26 @@ struct CallPlace {
 };
 
 struct SetupRound {
-  std::uint64_t index = 0;  // of the operation, in the version in which it was made
+  enum class Result : std::uint8_t {
+    kHere = 0,    // in `result`
+    kLogged = 1,  // in the job's log, as a set-up round with a name
+    kNone = 2,    // too large to be kept
+  };
+  std::uint64_t version = 0, index = 0;  // that made it; the number of the operation in it
   // Over all ranks, the least and the greatest: at most two places call one round, as a root and the others do.
   std::array<std::uint64_t, 2> keys{}, sites{};
   std::uint64_t bytes = 0;
-  std::vector<std::byte> result;  // of a candidate; empty: too large to be kept
+  Result where = Result::kHere;
+  std::uint64_t digest = 0;  // of the result; kLogged
+  std::vector<std::byte> result;
   bool operator==(const SetupRound&) const = default;
 };
 
-// What is known of them when a version begins: the same on all ranks.
+// What is known when a version begins: the same on all ranks.
 struct SetupTable {
-  enum class Phase : std::uint8_t { kOff = 0, kCandidates = 1, kDecided = 2 };
-  Phase phase = Phase::kOff;
-  std::uint64_t first = 0;  // the version in which they were made
-  std::vector<SetupRound> rounds;
+  std::vector<SetupRound> kept;  // in the order in which they were made
+  std::set<std::uint64_t> regular;
+  std::uint64_t logged_rounds = 0, logged_bytes = 0;  // ever
   bool operator==(const SetupTable&) const = default;
 };
 
@@ -56,9 +65,10 @@ class SetupRounds {
   // Of one that begins the job's first version, or one whose set-up rounds the job has lost.
   static SetupRounds first(std::uint64_t version);
   // Of one that has loaded a later one, with what its checkpoint knew.
-  static SetupRounds loaded(std::shared_ptr<const SetupTable> table);
+  static SetupRounds loaded(std::uint64_t version, SetupTable table);
 
-  // What a call from `place` is: a round like any other (null), or one that this new process may be alone with.
+  // What a call from `place` is: a round like any other (null), or one that this process may be alone with. Valid
+  // until the version ends.
   struct Call {
     const SetupRound* kept = nullptr;
     std::uint64_t site = 0;
@@ -70,50 +80,65 @@ class SetupRounds {
   // What a round gave; not for those that were given to this process.
   void gave(std::span<const std::byte> result);
 
-  // The end of the first version: match() with the MAX over all ranks of names(), then keep() with the OR of against().
-  [[nodiscard]] bool gathering() const { return gathering_; }
+  // The end of a version. Where any rank has news: match() with the MAX over all ranks of names(), learn() with the OR
+  // of facts(). Then the results of due() are logged, and next_version().
+  [[nodiscard]] bool watches() const { return watches_; }
+  [[nodiscard]] bool has_news() const { return news_; }
   [[nodiscard]] std::vector<std::uint64_t> names() const;
   void match(std::span<const std::uint64_t> greatest);
-  void keep(std::span<const std::uint64_t> against);
-  // The end of a later one: decide() with the OR over all ranks of against(); true: it is decided, by `kept` among
-  // the table's rounds. Not where all processes were new in the version: nothing was seen.
-  [[nodiscard]] bool watching() const { return !gathering_ && table_->phase == SetupTable::Phase::kCandidates; }
-  [[nodiscard]] bool decide(std::span<const std::uint64_t> against, std::vector<SetupRound>& kept);
-  // A bit for each round that is no set-up round as far as this rank knows; the same number of words on all ranks.
-  [[nodiscard]] std::vector<std::uint64_t> against() const;
+  [[nodiscard]] std::vector<std::uint64_t> facts() const;
+  void learn(std::span<const std::uint64_t> facts);
+  // Rounds that have been kept for some versions, so that those which recur soon are gone: to be logged, and no longer
+  // carried by each checkpoint. Each rank of a job names the same.
+  [[nodiscard]] std::vector<SetupRound> due() const;
+  // They are in the log, all of due().
+  void logged();
   void next_version();
 
-  [[nodiscard]] const std::shared_ptr<const SetupTable>& table() const { return table_; }
-  // Rounds that remained and whose results were too large, or too many, to be kept.
-  [[nodiscard]] std::size_t left_out() const { return left_out_; }
+  [[nodiscard]] const SetupTable& table() const { return table_; }
+  // Rounds whose results were too large to be kept, since the last look.
+  [[nodiscard]] std::size_t take_left_out();
 
-  // What is remembered of the first version: rounds, and bytes of results.
+  // Of one version: so many rounds are looked at. Of the table: places, rounds, and bytes of results that are in it.
+  // What the log may get of it is less than a process may have there (limits::kMaxSetups).
   static constexpr std::size_t kMaxRounds = 65'536;
-  static constexpr std::size_t kMaxKept = 1'000;
   static constexpr std::size_t kMaxKeptBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kMaxLogged = 1'000;
+  static constexpr std::uint64_t kMaxLoggedBytes = std::uint64_t{512} << 20;
+  // So many versions a round is kept in checkpoints: of an iteration with as many, the rounds that recur are gone.
+  static constexpr std::uint64_t kVersionsKept = 4;
 
  private:
-  bool gathering_ = false;
-  bool new_ = false;  // this is the first version that the process goes through, and not the one that is gathered
-  std::uint64_t first_ = 0;
+  // A round of this version.
+  struct Seen {
+    SetupRound round;  // keys and sites are this rank's twice, until match()
+    bool recurs = false, elsewhere = false;
+  };
+  void count_kept_bytes();
+
+  bool watches_ = false;
+  bool loaded_ = false;  // this process has loaded a version: others may have made what it meets
+  std::uint64_t version_ = 0;
+  SetupTable table_;
   std::map<std::uint64_t, std::uint64_t> calls_;  // by site, in this version
-  std::set<std::uint64_t> made_;                  // sites of rounds that this new process has made in this version
+  std::set<std::uint64_t> called_before_;         // sites that this process has called in earlier versions
+  std::set<std::uint64_t> made_;                  // sites of rounds that it has made in this version
   std::uint64_t site_ = 0, key_ = 0;              // of the newest call
-  std::vector<SetupRound> rounds_;                // gathered; keys and sites are this rank's twice, until match()
-  std::vector<bool> against_;                     // rounds_, or the table's
-  std::size_t remembered_bytes_ = 0, left_out_ = 0;
-  std::shared_ptr<const SetupTable> table_ = std::make_shared<SetupTable>();
+  std::vector<Seen> seen_;
+  std::size_t kept_bytes_ = 0;  // of the table, and of what was remembered in this version
+  bool news_ = false;           // a round of this version came from a site that is not regular
+  std::size_t left_out_ = 0;
 };
 
 // What Warren stores as the global state: the program's version, what is known of set-up rounds, whether the checkpoint
 // is one without local models, the model.
 struct StateHead {
   std::uint64_t version = 0;
-  std::shared_ptr<const SetupTable> table = std::make_shared<SetupTable>();
+  SetupTable table;
   bool no_local = false;
 };
 // Appends it; the model's bytes follow.
-void write_head(const StateHead& head, std::string& to);
+void write_head(std::uint64_t version, const SetupTable& table, bool no_local, std::string& to);
 // How many bytes of `state` the head takes; 0: this is no such state.
 [[nodiscard]] std::size_t read_head(std::string_view state, StateHead& head);
 

@@ -4,14 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+
 namespace rabit::layer {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::Pair;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
-using Phase = SetupTable::Phase;
+using Result = SetupRound::Result;
 
 CallPlace line(int number) {
   return {"program.cc", number, "main"};
@@ -24,9 +30,8 @@ void make(SetupRounds& rounds, int at, int value, std::size_t size = 3) {
   EXPECT_EQ(rounds.call(line(at)).kept, nullptr) << "line " << at;
   rounds.gave(bytes(size, value));
 }
-// What a job of these ranks does at the end of a version. Those that were decided on now.
+// What a job of these ranks does at the end of a version. What goes into the log now.
 std::vector<SetupRound> end_version(std::vector<SetupRounds*> ranks) {
-  std::vector<SetupRound> kept;
   const auto combined = [&](auto words_of, auto combine) {
     auto all = words_of(*ranks[0]);
     for (SetupRounds* r : ranks) {
@@ -36,116 +41,158 @@ std::vector<SetupRound> end_version(std::vector<SetupRounds*> ranks) {
     }
     return all;
   };
-  const auto either = [](std::uint64_t a, std::uint64_t b) { return a | b; };
-  const auto against = [](const SetupRounds& r) { return r.against(); };
-  if (ranks[0]->gathering()) {
+  if (std::ranges::any_of(ranks, &SetupRounds::has_news)) {
     const auto names = combined([](const SetupRounds& r) { return r.names(); },
                                 [](std::uint64_t a, std::uint64_t b) { return std::max(a, b); });
     for (SetupRounds* r : ranks) r->match(names);
-    const auto bits = combined(against, either);
-    for (SetupRounds* r : ranks) r->keep(bits);
-  } else if (ranks[0]->watching()) {
-    const auto bits = combined(against, either);
-    for (SetupRounds* r : ranks) {
-      kept.clear();
-      (void)r->decide(bits, kept);
-    }
+    const auto facts = combined([](const SetupRounds& r) { return r.facts(); },
+                                [](std::uint64_t a, std::uint64_t b) { return a | b; });
+    for (SetupRounds* r : ranks) r->learn(facts);
   }
+  const auto due = ranks[0]->due();
   for (SetupRounds* r : ranks) {
-    EXPECT_EQ(*r->table(), *ranks[0]->table()) << "it is part of the global state";
+    EXPECT_EQ(r->due(), due) << "they are logged by all together";
+    r->logged();
+    EXPECT_EQ(r->table(), ranks[0]->table()) << "it is part of the global state";
     r->next_version();
   }
-  return kept;
+  return due;
 }
 std::vector<SetupRound> end_version(SetupRounds& rounds) {
   return end_version(std::vector<SetupRounds*>{&rounds});
 }
-std::vector<std::uint64_t> indices(const std::vector<SetupRound>& rounds) {
-  std::vector<std::uint64_t> all;
-  for (const SetupRound& r : rounds) all.push_back(r.index);
+std::vector<std::pair<std::uint64_t, std::uint64_t>> names(const std::vector<SetupRound>& rounds) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
+  for (const SetupRound& r : rounds) all.emplace_back(r.version, r.index);
   return all;
 }
+std::vector<std::pair<std::uint64_t, std::uint64_t>> kept(const SetupRounds& rounds) {
+  return names(rounds.table().kept);
+}
+// A process that has loaded the version that `of` begins.
+SetupRounds next_life(const SetupRounds& of, std::uint64_t version) {
+  return SetupRounds::loaded(version, of.table());
+}
+// What such a process is given when the others make another round, or none; nullopt: it makes a round like any other.
+std::optional<std::vector<std::byte>> given(SetupRounds& rounds, int at) {
+  const SetupRounds::Call call = rounds.call(line(at));
+  if (call.kept == nullptr) return std::nullopt;
+  EXPECT_TRUE(rounds.decided(call, false));
+  return call.kept->result;
+}
+// A round that it meets, and makes with the others.
+void meet(SetupRounds& rounds, int at, int value, std::size_t size = 3) {
+  const SetupRounds::Call call = rounds.call(line(at));
+  ASSERT_NE(call.kept, nullptr) << "line " << at;
+  EXPECT_TRUE(rounds.decided(call, true));
+  rounds.gave(bytes(size, value));
+}
 
-TEST(SetupRounds, ARoundOfTheFirstVersionThatDoesNotComeBackIsOne) {
+TEST(SetupRounds, ARoundIsKeptUntilAProcessCallsItsPlaceInTwoVersions) {
   SetupRounds rounds = SetupRounds::first(0);
   make(rounds, 10, 1);  // round 0: set-up
   make(rounds, 20, 2);
   make(rounds, 10, 3);  // round 2: set-up, the same place again
   make(rounds, 20, 4);
-  EXPECT_THAT(end_version(rounds), IsEmpty());
-  EXPECT_EQ(rounds.table()->phase, Phase::kCandidates);
-  EXPECT_THAT(rounds.table()->rounds, SizeIs(4));
+  end_version(rounds);
+  EXPECT_THAT(kept(rounds), SizeIs(4));
+  SetupRounds young = next_life(rounds, 1);
   make(rounds, 20, 5);
-  const auto kept = end_version(rounds);
-  ASSERT_THAT(indices(kept), ElementsAre(0, 2));
-  EXPECT_EQ(kept[0].result, bytes(3, 1));
-  EXPECT_EQ(kept[1].result, bytes(3, 3));
-  EXPECT_EQ(rounds.table()->phase, Phase::kDecided);
-  EXPECT_THAT(rounds.table()->rounds[0].result, IsEmpty()) << "the log has it";
+  end_version(rounds);
+  EXPECT_THAT(kept(rounds), ElementsAre(Pair(0, 0), Pair(0, 2)));
 
-  SetupRounds later = SetupRounds::loaded(rounds.table());
-  const auto first = later.call(line(10));
-  ASSERT_NE(first.kept, nullptr);
-  EXPECT_EQ(first.kept->index, 0u);
-  EXPECT_TRUE(later.decided(first, false));
-  EXPECT_EQ(later.call(line(20)).kept, nullptr);
-  const auto second = later.call(line(10));
-  ASSERT_NE(second.kept, nullptr);
-  EXPECT_EQ(second.kept->index, 2u);
-  EXPECT_EQ(later.call(line(10)).kept, nullptr) << "once more than the first life made it";
-  end_version(later);
-  EXPECT_EQ(later.call(line(10)).kept, nullptr) << "it is not new any more";
+  // One that is new in version 1, where 20 might be either.
+  EXPECT_EQ(given(young, 10), bytes(3, 1));
+  meet(young, 20, 5);
+  SetupRounds later = next_life(rounds, 2);
+  EXPECT_EQ(given(later, 10), bytes(3, 1));
+  make(later, 20, 6);
+  EXPECT_EQ(given(later, 10), bytes(3, 3));
+  EXPECT_EQ(given(later, 10), std::nullopt) << "once more than the first life made it";
 }
 
-TEST(SetupRounds, WhoIsNewInTheSecondVersionAsksForCandidates) {
+// As XGBoost: update and evaluation are a version each, and a process that loads an evaluation makes its set-up rounds
+// in the version after it.
+TEST(SetupRounds, AProcessAsksInEachVersionUntilItHasCalledThePlace) {
   SetupRounds rounds = SetupRounds::first(0);
-  make(rounds, 10, 1);
-  make(rounds, 20, 2);
-  end_version(rounds);
-  SetupRounds young = SetupRounds::loaded(rounds.table());
-  const auto call = young.call(line(10));
-  ASSERT_NE(call.kept, nullptr);
-  EXPECT_EQ(call.kept->result, bytes(3, 1));
-  const auto other = young.call(line(20));
-  ASSERT_NE(other.kept, nullptr);
-  EXPECT_TRUE(young.decided(other, true));
-  // What a new process calls says nothing about what recurs.
-  make(rounds, 20, 3);
-  EXPECT_THAT(indices(end_version({&rounds, &young})), ElementsAre(0));
-}
-
-TEST(SetupRounds, WhereAllAreNewNothingIsDecided) {
-  SetupRounds rounds = SetupRounds::first(0);
-  make(rounds, 10, 1);
-  make(rounds, 20, 2);
-  end_version(rounds);
-  SetupRounds a = SetupRounds::loaded(rounds.table()), b = SetupRounds::loaded(rounds.table());
-  for (SetupRounds* r : {&a, &b}) {
-    EXPECT_TRUE(r->decided(r->call(line(10)), true));
-    EXPECT_TRUE(r->decided(r->call(line(20)), true));
+  for (std::uint64_t v = 0; v < 4; ++v) {
+    if (v == 0) make(rounds, 10, 1);
+    make(rounds, v % 2 == 0 ? 20 : 30, 2);
+    end_version(rounds);
   }
-  EXPECT_THAT(end_version({&a, &b}), IsEmpty());
-  EXPECT_EQ(a.table()->phase, Phase::kCandidates);
-  make(a, 20, 3);
-  make(b, 20, 3);
-  EXPECT_THAT(indices(end_version({&a, &b})), ElementsAre(0));
+  EXPECT_THAT(kept(rounds), ElementsAre(Pair(0, 0)));
+  EXPECT_THAT(rounds.table().regular, SizeIs(2));
+  SetupRounds young = next_life(rounds, 3);
+  for (std::uint64_t v = 3; v < 7; ++v) {
+    if (v == 4) {
+      EXPECT_EQ(given(young, 10), bytes(3, 1));
+    }
+    make(young, v % 2 == 0 ? 20 : 30, 2);
+    end_version(young);
+  }
+  EXPECT_EQ(young.call(line(10)).kept, nullptr);
+}
+
+TEST(SetupRounds, ARoundOfALaterVersionIsKeptToo) {
+  SetupRounds rounds = SetupRounds::first(0);
+  for (std::uint64_t v = 0; v < 4; ++v) {
+    if (v == 2) make(rounds, 10, 7);
+    make(rounds, 20, 2);
+    end_version(rounds);
+  }
+  EXPECT_THAT(kept(rounds), ElementsAre(Pair(2, 0)));
+  SetupRounds young = next_life(rounds, 4);
+  EXPECT_EQ(given(young, 10), bytes(3, 7));
+}
+
+TEST(SetupRounds, WhatAllMakeAgainTogetherReplacesWhatWasKept) {
+  SetupRounds rounds = SetupRounds::first(0);
+  make(rounds, 10, 1);
+  make(rounds, 20, 2);
+  end_version(rounds);
+  SetupRounds a = next_life(rounds, 1), b = next_life(rounds, 1);
+  for (SetupRounds* r : {&a, &b}) {
+    meet(*r, 10, 5);
+    meet(*r, 20, 6);
+  }
+  end_version({&a, &b});
+  EXPECT_THAT(kept(a), ElementsAre(Pair(1, 0), Pair(1, 1))) << "none of them has seen a place twice";
+  for (SetupRounds* r : {&a, &b}) make(*r, 20, 7);
+  end_version({&a, &b});
+  EXPECT_THAT(kept(a), ElementsAre(Pair(1, 0)));
+  SetupRounds c = next_life(a, 3);
+  EXPECT_EQ(given(c, 10), bytes(3, 5));
+}
+
+TEST(SetupRounds, WhatWasGivenCountsAsCalled) {
+  SetupRounds rounds = SetupRounds::first(0);
+  make(rounds, 10, 1);
+  end_version(rounds);
+  SetupRounds young = next_life(rounds, 1);
+  EXPECT_EQ(given(young, 10), bytes(3, 1));
+  end_version({&young});
+  make(young, 10, 2);
+  end_version({&young});
+  EXPECT_THAT(kept(young), IsEmpty()) << "it recurs";
 }
 
 TEST(SetupRounds, PlacesDifferByFileLineAndFunction) {
   SetupRounds rounds = SetupRounds::first(0);
   make(rounds, 10, 1);
   end_version(rounds);
-  EXPECT_EQ(rounds.call({"program.cc", 10, "other"}).kept, nullptr);
-  EXPECT_EQ(rounds.call({"other.cc", 10, "main"}).kept, nullptr);
-  EXPECT_THAT(end_version(rounds), SizeIs(1));
+  SetupRounds young = next_life(rounds, 1);
+  EXPECT_EQ(young.call({"program.cc", 10, "other"}).kept, nullptr);
+  EXPECT_EQ(young.call({"other.cc", 10, "main"}).kept, nullptr);
+  EXPECT_NE(young.call({"program.cc", 10, "main"}).kept, nullptr);
 }
 
 TEST(SetupRounds, NowhereIsNoPlace) {
   SetupRounds rounds = SetupRounds::first(0);
   EXPECT_EQ(rounds.call({nullptr, 0, nullptr}).kept, nullptr);
   rounds.gave(bytes(1, 1));
+  EXPECT_FALSE(rounds.has_news());
   end_version(rounds);
-  EXPECT_THAT(rounds.table()->rounds, IsEmpty());
+  EXPECT_EQ(rounds.table(), SetupTable());
 }
 
 TEST(SetupRounds, WhatOneRankSeesAgainIsNone) {
@@ -155,8 +202,11 @@ TEST(SetupRounds, WhatOneRankSeesAgainIsNone) {
     make(*r, 11, 1);
   }
   end_version({&a, &b});
+  SetupRounds young = next_life(a, 1);
+  meet(young, 10, 1);
   make(b, 10, 1);
-  EXPECT_THAT(indices(end_version({&a, &b})), ElementsAre(1));
+  end_version({&young, &b});
+  EXPECT_THAT(kept(b), ElementsAre(Pair(0, 1)));
 }
 
 // As a root and the others do. Not from three.
@@ -168,26 +218,26 @@ TEST(SetupRounds, RanksMayCallARoundFromTwoPlaces) {
     make(*r, at++, 1);
   }
   end_version({&a, &b, &c});
-  ASSERT_THAT(a.table()->rounds, SizeIs(1));
+  ASSERT_THAT(kept(a), ElementsAre(Pair(0, 0)));
   for (const int from : {10, 11}) {
-    SetupRounds later = SetupRounds::loaded(a.table());
-    EXPECT_NE(later.call(line(from)).kept, nullptr) << "line " << from;
+    SetupRounds later = next_life(a, 1);
+    EXPECT_EQ(given(later, from), bytes(3, 1)) << "line " << from;
   }
-  SetupRounds old = a;
-  make(old, 10, 1);
-  EXPECT_THAT(end_version(old), IsEmpty()) << "whichever place is called again";
+  for (SetupRounds* r : {&a, &b, &c}) make(*r, r == &b ? 10 : 11, 1);
+  end_version({&a, &b, &c});
+  EXPECT_THAT(kept(a), IsEmpty()) << "whichever place is called again";
+  EXPECT_THAT(a.table().regular, SizeIs(2));
 }
 
 TEST(SetupRounds, APlaceOfBothKindsIsNoticed) {
   SetupRounds rounds = SetupRounds::first(0);
   for (int i = 0; i < 3; ++i) make(rounds, 10, i);
   end_version(rounds);
-  end_version(rounds);
-  SetupRounds wrong = SetupRounds::loaded(rounds.table());
+  SetupRounds wrong = next_life(rounds, 1);
   EXPECT_TRUE(wrong.decided(wrong.call(line(10)), false));
   EXPECT_TRUE(wrong.decided(wrong.call(line(10)), true));
   EXPECT_FALSE(wrong.decided(wrong.call(line(10)), false)) << "the one before may have been meant";
-  SetupRounds right = SetupRounds::loaded(rounds.table());
+  SetupRounds right = next_life(rounds, 1);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(right.decided(right.call(line(10)), true));
 }
 
@@ -197,63 +247,144 @@ TEST(SetupRounds, WhatIsTooLargeIsLeftOut) {
   make(rounds, 11, 1, 1);
   make(rounds, 12, 1, 0);
   end_version(rounds);
-  SetupRounds young = SetupRounds::loaded(rounds.table());
-  EXPECT_NE(young.call(line(10)).kept, nullptr);
-  EXPECT_EQ(young.call(line(11)).kept, nullptr);
-  EXPECT_THAT(indices(end_version(rounds)), ElementsAre(0));
-  EXPECT_EQ(rounds.left_out(), 1u);
+  EXPECT_EQ(rounds.take_left_out(), 1u);
+  EXPECT_EQ(rounds.take_left_out(), 0u) << "it is said once";
+  SetupRounds young = next_life(rounds, 1);
+  EXPECT_EQ(given(young, 10)->size(), SetupRounds::kMaxKeptBytes);
+  EXPECT_EQ(given(young, 11), std::nullopt) << "it makes a round, and the others do not";
+  EXPECT_EQ(given(young, 12)->size(), 0u);
+  make(young, 13, 1, 1);
+  end_version(young);
+  EXPECT_EQ(young.take_left_out(), 1u) << "what is kept counts";
+}
+
+// A rank whose process is new may have room that the others have not.
+TEST(SetupRounds, WhatOneRankCouldNotRememberIsLeftOutByAll) {
+  SetupRounds a = SetupRounds::first(0), b = SetupRounds::first(0);
+  for (SetupRounds* r : {&a, &b}) {
+    make(*r, r == &a ? 10 : 11, 1, SetupRounds::kMaxKeptBytes - 1);
+    make(*r, 12, 1, 2);
+  }
+  end_version({&a, &b});
+  EXPECT_EQ(a.table().kept.back().where, Result::kNone);
+}
+
+TEST(SetupRounds, AfterSomeVersionsTheLogHasThem) {
+  SetupRounds a = SetupRounds::first(0), b = SetupRounds::first(0);
+  for (std::uint64_t v = 0; v < 6; ++v) {
+    for (SetupRounds* r : {&a, &b}) {
+      if (v < 2) make(*r, 10 + static_cast<int>(v), 1);
+      make(*r, 20, 2);
+    }
+    const auto due = end_version({&a, &b});
+    if (v < 4) {
+      EXPECT_THAT(due, IsEmpty()) << v;
+    } else {
+      ASSERT_THAT(names(due), ElementsAre(Pair(v - 4, 0)));
+      EXPECT_EQ(due[0].result, bytes(3, 1));
+    }
+  }
+  EXPECT_THAT(kept(a), ElementsAre(Pair(0, 0), Pair(1, 0)));
+  for (const SetupRound& r : a.table().kept) {
+    EXPECT_EQ(r.where, Result::kLogged);
+    EXPECT_THAT(r.result, IsEmpty()) << "checkpoints carry it no more";
+  }
+  EXPECT_EQ(a.table().logged_rounds, 2u);
+  EXPECT_EQ(a.table().logged_bytes, 6u);
+  SetupRounds young = next_life(a, 6);
+  const auto call = young.call(line(10));
+  ASSERT_NE(call.kept, nullptr);
+  EXPECT_EQ(call.kept->where, Result::kLogged);
+}
+
+TEST(SetupRounds, ResultsOfOneNameThatDifferHaveDifferentDigests) {
+  std::vector<std::uint64_t> digests;
+  for (const int value : {1, 2}) {
+    SetupRounds rounds = SetupRounds::first(0);
+    make(rounds, 10, value, 17);
+    for (int v = 0; v < 4; ++v) end_version(rounds);
+    digests.push_back(end_version(rounds).at(0).digest);
+  }
+  EXPECT_NE(digests[0], digests[1]);
+}
+
+TEST(SetupRounds, WhatTheLogMayGetIsBounded) {
+  SetupRounds rounds = SetupRounds::first(0);
+  for (int i = 0; i <= static_cast<int>(SetupRounds::kMaxLogged); ++i) make(rounds, 1000 + i, 1);
+  for (int v = 0; v < 4; ++v) end_version(rounds);
+  EXPECT_THAT(end_version(rounds), SizeIs(SetupRounds::kMaxLogged));
+  EXPECT_THAT(end_version(rounds), IsEmpty());
+  EXPECT_EQ(rounds.table().kept.back().where, Result::kHere) << "checkpoints carry it on";
+}
+
+TEST(SetupRounds, RegularPlacesCostNoExchange) {
+  SetupRounds rounds = SetupRounds::first(0);
+  for (int v = 0; v < 3; ++v) {
+    make(rounds, 20, 1);
+    EXPECT_EQ(rounds.has_news(), v < 2);
+    end_version(rounds);
+  }
 }
 
 TEST(SetupRounds, WhoWatchesNothingKnowsNothing) {
   SetupRounds rounds;
   make(rounds, 10, 1);
-  EXPECT_FALSE(rounds.gathering());
-  EXPECT_FALSE(rounds.watching());
+  EXPECT_FALSE(rounds.watches());
+  EXPECT_FALSE(rounds.has_news());
   end_version(rounds);
-  EXPECT_EQ(rounds.table()->phase, Phase::kOff);
+  EXPECT_EQ(rounds.table(), SetupTable());
 }
 
-StateHead head_of(Phase phase, bool no_local = false) {
-  auto table = std::make_shared<SetupTable>();
-  table->phase = phase;
-  table->first = 2;
-  table->rounds.push_back({3, {11, 12}, {21, 22}, 4, phase == Phase::kCandidates ? bytes(4, 9) : bytes(0, 0)});
-  table->rounds.push_back({5, {13, 13}, {23, 23}, 1, {}});
-  return {7, table, no_local};
+StateHead head_of() {
+  StateHead head{7, {}, true};
+  head.table.kept.push_back({2, 3, {11, 12}, {21, 22}, 4, Result::kHere, 0, bytes(4, 9)});
+  head.table.kept.push_back({2, 5, {13, 13}, {23, 23}, 1, Result::kLogged, 99, {}});
+  head.table.kept.push_back({3, 0, {14, 14}, {24, 24}, 1 << 30, Result::kNone, 0, {}});
+  head.table.regular = {31, 32};
+  head.table.logged_rounds = 1;
+  head.table.logged_bytes = 1;
+  return head;
+}
+std::string written(const StateHead& head) {
+  std::string state;
+  write_head(head.version, head.table, head.no_local, state);
+  return state;
 }
 
 TEST(StateHead, IsReadAsItWasWritten) {
-  for (const Phase phase : {Phase::kCandidates, Phase::kDecided}) {
-    std::string state;
-    const StateHead written = head_of(phase, phase == Phase::kDecided);
-    write_head(written, state);
-    const std::size_t head_bytes = state.size();
-    state += "model";
+  for (const bool no_local : {false, true}) {
+    StateHead expected = head_of();
+    expected.no_local = no_local;
+    const std::string state = written(expected);
     StateHead head;
-    EXPECT_EQ(read_head(state, head), head_bytes);
+    EXPECT_EQ(read_head(state + "model", head), state.size());
     EXPECT_EQ(head.version, 7u);
-    EXPECT_EQ(*head.table, *written.table);
-    EXPECT_EQ(head.no_local, written.no_local);
+    EXPECT_EQ(head.table, expected.table);
+    EXPECT_EQ(head.no_local, no_local);
   }
 }
 
 TEST(StateHead, WhatIsNoneIsRefused) {
-  std::string state;
-  write_head(head_of(Phase::kCandidates), state);
+  const std::string state = written(head_of());
   StateHead head;
   for (std::size_t n = 0; n < state.size(); ++n) EXPECT_EQ(read_head(state.substr(0, n), head), 0u) << n;
-  const auto changed = [&](std::size_t at, char to) {
+  const auto changed = [&](std::size_t word, std::uint64_t to) {
     std::string other = state;
-    other[at] = to;
+    other.replace(8 * word, 8, reinterpret_cast<const char*>(&to), 8);
     return read_head(other, head);
   };
-  EXPECT_EQ(changed(0, 'R'), 0u);
-  EXPECT_EQ(changed(7, 4), 0u) << "a later format";
-  EXPECT_EQ(changed(16, 3), 0u) << "no phase";
-  EXPECT_EQ(changed(16, 2), 0u) << "a result where it is decided";
-  EXPECT_EQ(changed(39, '\x7f'), 0u) << "more rounds than there can be";
-  EXPECT_EQ(changed(42, '\x7f'), 0u) << "a round of a number that is not";
-  EXPECT_EQ(changed(40 + 6 * 8, 3), 0u) << "a part of a result";
+  EXPECT_NE(changed(1, 8), 0u);
+  EXPECT_EQ(changed(0, 0), 0u) << "no state of rabit's";
+  EXPECT_EQ(changed(2, 2), 0u) << "neither with local models nor without";
+  EXPECT_EQ(changed(3, SetupRounds::kMaxLogged + 1), 0u);
+  EXPECT_EQ(changed(4, SetupRounds::kMaxLoggedBytes + 1), 0u);
+  EXPECT_EQ(changed(5, UINT64_MAX / 4), 0u) << "more places than there can be";
+  EXPECT_EQ(changed(6, UINT64_MAX / 4), 0u) << "more rounds";
+  EXPECT_EQ(changed(8, 31), 0u) << "a place twice";
+  constexpr std::size_t kFirst = 9;
+  EXPECT_EQ(changed(kFirst + 1, SetupRounds::kMaxRounds), 0u) << "a round of a number that is not";
+  EXPECT_EQ(changed(kFirst + 6, UINT64_MAX), 0u) << "a result that is not there";
+  EXPECT_EQ(changed(kFirst + 7, 3), 0u) << "is nowhere";
 }
 
 }  // namespace
