@@ -4,8 +4,9 @@ import unittest
 
 from setup_rounds_model import Call, Program, Rule, explore
 
-# docs/decisions/0010, as it is built.
-TODAY = Rule(asks_in="first", learns_in="first", keeps="first", unknown="anything")
+# docs/decisions/0010, as it is built; and as it was first.
+BUILT = Rule(unknown="same")
+FIRST = Rule(asks_in="first", learns_in="first", keeps="first", unknown="anything")
 
 
 def regular(site: str, phase: int = 0) -> Call:
@@ -56,18 +57,25 @@ class SetupRounds(unittest.TestCase):
 
     # ---- the rule as it is built
 
-    def test_todays_rule_serves_programs_of_one_version_an_iteration(self):
+    def test_the_rule_that_is_built_serves_all_programs(self):
+        for name, program in {**OF_ONE_VERSION, **OF_SEVERAL_VERSIONS, "of state": OF_STATE}.items():
+            with self.subTest(name):
+                self.assertEqual(outcomes(program, BUILT), {"done", "restart"} if program is RECURS else {"done"})
+
+    # ---- the first rule
+
+    def test_the_first_rule_serves_programs_of_one_version_an_iteration(self):
         for name, program in OF_ONE_VERSION.items():
             with self.subTest(name):
-                self.assertEqual(outcomes(program, TODAY), {"done"})
+                self.assertEqual(outcomes(program, FIRST), {"done"})
 
-    def test_todays_rule_ends_jobs_of_several_versions_an_iteration_with_an_error(self):
+    def test_the_first_rule_ends_jobs_of_several_versions_an_iteration_with_an_error(self):
         for name, program in OF_SEVERAL_VERSIONS.items():
             with self.subTest(name):
-                self.assertEqual(outcomes(program, TODAY, kills=1), {"done", "desync"})
+                self.assertEqual(outcomes(program, FIRST, kills=1), {"done", "desync"})
 
-    def test_todays_rule_leaves_ranks_with_different_results_after_all_were_started_again(self):
-        self.assertEqual(outcomes(OF_STATE, TODAY, kills=3), {"done", "wrong"})
+    def test_the_first_rule_leaves_ranks_with_different_results_after_all_were_started_again(self):
+        self.assertEqual(outcomes(OF_STATE, FIRST, kills=3), {"done", "wrong"})
 
     # ---- what is needed of the rule that serves all
 
@@ -91,12 +99,12 @@ class SetupRounds(unittest.TestCase):
     # ---- programs that no rule serves
 
     def test_a_site_of_both_kinds_is_an_error_with_one_loss_and_may_be_wrong_with_two(self):
-        for rule in (TODAY, Rule()):
+        for rule in (FIRST, BUILT, Rule()):
             self.assertEqual(outcomes(BOTH_KINDS, rule, kills=1), {"done", "desync"})
             self.assertEqual(outcomes(BOTH_KINDS, rule, kills=2), {"done", "desync", "wrong"})
 
     def test_a_round_that_a_life_makes_after_its_first_iteration_cannot_be_replayed(self):
-        for rule in (TODAY, Rule()):
+        for rule in (FIRST, BUILT, Rule()):
             self.assertIn("desync", outcomes(OF_AGE, rule, kills=1))
 
 

@@ -90,12 +90,20 @@ SetupRounds SetupRounds::loaded(std::uint64_t version, SetupTable table) {
 
 SetupRounds::Call SetupRounds::call(const CallPlace& place) {
   if (!watches_) return {};
-  site_ = warren_site_of(place.file, place.line, place.caller);
   key_ = 0;
+  Regular& regular = at_hand(place);
+  const CallPlace& known = regular.place;
+  if (known.file == place.file && known.line == place.line && known.caller == place.caller && regular.site != 0) {
+    site_ = regular.site;
+    return {};
+  }
+  site_ = warren_site_of(place.file, place.line, place.caller);
   if (site_ == 0) return {};
-  const std::uint64_t number = calls_[site_]++;
-  if (table_.regular.contains(site_)) return {};
-  key_ = key_of(site_, number);
+  if (table_.regular.contains(site_)) {
+    regular = {place, site_};
+    return {};
+  }
+  key_ = key_of(site_, calls_[site_]++);
   if (loaded_ && !called_before_.contains(site_)) {
     const auto kept = std::ranges::find_if(
         table_.kept, [&](const SetupRound& r) { return has(r.keys, key_) && r.where != Result::kNone; });
@@ -105,6 +113,12 @@ SetupRounds::Call SetupRounds::call(const CallPlace& place) {
   return {};
 }
 
+SetupRounds::Regular& SetupRounds::at_hand(const CallPlace& place) {
+  const auto file = reinterpret_cast<std::uintptr_t>(place.file),
+             caller = reinterpret_cast<std::uintptr_t>(place.caller);
+  return regulars_[(file + caller + static_cast<std::uintptr_t>(place.line)) % kRegularsAtHand];
+}
+
 bool SetupRounds::decided(const Call& call, bool met) {
   if (met) made_.insert(call.site);
   return met || !made_.contains(call.site);
@@ -112,21 +126,15 @@ bool SetupRounds::decided(const Call& call, bool met) {
 
 void SetupRounds::gave(std::span<const std::byte> result) {
   if (!watches_ || seen_.size() == kMaxRounds) return;
-  Seen& seen = seen_.emplace_back();
-  SetupRound& round = seen.round;
-  round.version = version_;
-  round.index = seen_.size() - 1;
-  round.keys = {key_, key_};
-  round.sites = {site_, site_};
-  round.bytes = result.size();
-  round.where = Result::kNone;
-  seen.recurs = called_before_.contains(site_);
-  if (key_ == 0) return;  // from nowhere, or from a regular place
+  seen_.push_back({key_, site_});
+  if (key_ == 0) return;
   news_ = true;
-  if (result.size() > kMaxKeptBytes - kept_bytes_) return;
+  Gave& gave = gave_[seen_.size() - 1];
+  gave.bytes = result.size();
+  gave.remembered = result.size() <= kMaxKeptBytes - kept_bytes_;
+  if (!gave.remembered) return;
   kept_bytes_ += result.size();
-  round.where = Result::kHere;
-  round.result.assign(result.begin(), result.end());
+  gave.result.assign(result.begin(), result.end());
 }
 
 void SetupRounds::count_kept_bytes() {
@@ -138,21 +146,19 @@ void SetupRounds::count_kept_bytes() {
 std::vector<std::uint64_t> SetupRounds::names() const {
   std::vector<std::uint64_t> words;
   words.reserve(kNameWords * seen_.size());
-  for (const Seen& s : seen_) {
-    for (const std::uint64_t word : {s.round.keys[0], s.round.sites[0]}) words.insert(words.end(), {word, ~word});
-  }
+  for (const Seen& s : seen_) words.insert(words.end(), {s.key, ~s.key, s.site, ~s.site});
   return words;
 }
 
 void SetupRounds::match(std::span<const std::uint64_t> greatest) {
+  matched_.resize(seen_.size());
   for (std::size_t i = 0; i < seen_.size(); ++i) {
     const auto words = greatest.subspan(kNameWords * i, kNameWords);
-    const std::array<std::uint64_t, 2> keys{~words[1], words[0]}, sites{~words[3], words[2]};
-    SetupRound& r = seen_[i].round;
+    Matched& m = matched_[i];
+    m.keys = {~words[1], words[0]};
+    m.sites = {~words[3], words[2]};
     // Called from three places or more, or from nowhere by some rank: who is new cannot tell which round it is.
-    seen_[i].elsewhere = !has(keys, r.keys[0]) || !has(sites, r.sites[0]) || sites[0] == 0;
-    r.keys = keys;
-    r.sites = sites;
+    m.elsewhere = !has(m.keys, seen_[i].key) || !has(m.sites, seen_[i].site) || m.sites[0] == 0;
   }
 }
 
@@ -160,9 +166,10 @@ std::vector<std::uint64_t> SetupRounds::facts() const {
   std::vector<std::uint64_t> words(kFacts * seen_.size() / 64 + 1);
   const auto set = [&](std::size_t i) { words[i / 64] |= std::uint64_t{1} << i % 64; };
   for (std::size_t i = 0; i < seen_.size(); ++i) {
-    if (seen_[i].recurs) set(kFacts * i + kRecurs);
-    if (seen_[i].round.where == Result::kNone) set(kFacts * i + kForgotten);
-    if (seen_[i].elsewhere) set(kFacts * i + kElsewhere);
+    const auto gave = gave_.find(i);
+    if (called_before_.contains(seen_[i].site)) set(kFacts * i + kRecurs);
+    if (gave == gave_.end() || !gave->second.remembered) set(kFacts * i + kForgotten);
+    if (matched_[i].elsewhere) set(kFacts * i + kElsewhere);
   }
   return words;
 }
@@ -174,30 +181,28 @@ void SetupRounds::learn(std::span<const std::uint64_t> facts) {
   };
   auto& regular = table_.regular;
   // Where one of a round's two places is regular, who calls from there asks for nothing.
-  const auto is_regular = [&](const SetupRound& r) {
-    return regular.contains(r.sites[0]) || regular.contains(r.sites[1]);
-  };
+  const auto is_regular = [&](const auto& r) { return regular.contains(r.sites[0]) || regular.contains(r.sites[1]); };
   for (std::size_t i = 0; i < seen_.size(); ++i) {
-    const SetupRound& r = seen_[i].round;
-    const bool known = fact(i, kRecurs) || is_regular(r);
-    if (known && !fact(i, kElsewhere) && regular.size() + 2 <= kMaxRounds) regular.insert({r.sites[0], r.sites[1]});
+    const Matched& m = matched_[i];
+    const bool known = fact(i, kRecurs) || is_regular(m);
+    if (known && !fact(i, kElsewhere) && regular.size() + 2 <= kMaxRounds) regular.insert({m.sites[0], m.sites[1]});
   }
-  std::map<std::array<std::uint64_t, 2>, SetupRound*> newest;
+  std::map<std::array<std::uint64_t, 2>, std::size_t> newest;  // rounds to be kept, by their keys
   for (std::size_t i = 0; i < seen_.size(); ++i) {
-    SetupRound& r = seen_[i].round;
-    if (fact(i, kElsewhere) || fact(i, kRecurs) || is_regular(r)) continue;
-    if (fact(i, kForgotten)) {
-      r.where = Result::kNone;
-      r.result = {};
-    }
-    newest[r.keys] = &r;
+    if (!fact(i, kElsewhere) && !fact(i, kRecurs) && !is_regular(matched_[i])) newest[matched_[i].keys] = i;
   }
   std::erase_if(table_.kept, [&](const SetupRound& r) { return newest.contains(r.keys) || is_regular(r); });
-  for (Seen& s : seen_) {
-    const auto it = newest.find(s.round.keys);
-    if (it == newest.end() || it->second != &s.round || table_.kept.size() == kMaxRounds) continue;
-    if (s.round.where == Result::kNone) ++left_out_;
-    table_.kept.push_back(std::move(s.round));
+  std::vector<std::size_t> in_order;
+  for (const auto& [keys, i] : newest) in_order.push_back(i);
+  std::ranges::sort(in_order);
+  for (const std::size_t i : in_order) {
+    if (table_.kept.size() == kMaxRounds) return;
+    Gave& gave = gave_[i];
+    const bool forgotten = fact(i, kForgotten);
+    left_out_ += forgotten;
+    table_.kept.push_back({version_, i, matched_[i].keys, matched_[i].sites, gave.bytes,
+                           forgotten ? Result::kNone : Result::kHere, 0,
+                           forgotten ? std::vector<std::byte>() : std::move(gave.result)});
   }
 }
 
@@ -232,6 +237,8 @@ void SetupRounds::next_version() {
   calls_.clear();
   made_.clear();
   seen_.clear();
+  matched_.clear();
+  gave_.clear();
   count_kept_bytes();
   news_ = false;
 }

@@ -109,11 +109,28 @@ class SetupRounds {
   static constexpr std::uint64_t kVersionsKept = 4;
 
  private:
-  // A round of this version.
+  // A round of this version. Programs make thousands of regular ones: these are two numbers.
   struct Seen {
-    SetupRound round;  // keys and sites are this rank's twice, until match()
-    bool recurs = false, elsewhere = false;
+    std::uint64_t key = 0, site = 0;  // key: 0 if from nowhere, or from a regular place
   };
+  // What match() has found out about it.
+  struct Matched {
+    std::array<std::uint64_t, 2> keys{}, sites{};
+    bool elsewhere = false;
+  };
+  // Of one that is not regular here.
+  struct Gave {
+    std::uint64_t bytes = 0;
+    bool remembered = false;
+    std::vector<std::byte> result;
+  };
+  // A place that is regular, found by its pointers: a hash of its text costs as much as a small round.
+  struct Regular {
+    CallPlace place;
+    std::uint64_t site = 0;
+  };
+  static constexpr std::size_t kRegularsAtHand = 64;
+  Regular& at_hand(const CallPlace& place);
   void count_kept_bytes();
 
   bool watches_ = false;
@@ -125,6 +142,9 @@ class SetupRounds {
   std::set<std::uint64_t> made_;                  // sites of rounds that it has made in this version
   std::uint64_t site_ = 0, key_ = 0;              // of the newest call
   std::vector<Seen> seen_;
+  std::vector<Matched> matched_;
+  std::map<std::size_t, Gave> gave_;  // by index in seen_
+  std::array<Regular, kRegularsAtHand> regulars_{};
   std::size_t kept_bytes_ = 0;  // of the table, and of what was remembered in this version
   bool news_ = false;           // a round of this version came from a site that is not regular
   std::size_t left_out_ = 0;

@@ -215,6 +215,33 @@ class Rabit(unittest.TestCase):
         for finished in self.kill_everywhere("periodic"):
             self.assertIn("taken for a set-up round", finished.text)
 
+    def test_set_up_rounds_of_iterations_with_several_versions(self):
+        for versions, setup_in in ((2, 0), (2, 1), (3, 1), (1, 2), (2, 3)):
+            with self.subTest(versions=versions, setup_in=setup_in):
+                arguments = (f"versions={versions}", f"setup_in={setup_in}")
+                for finished in self.kill_everywhere("iterations", *arguments, ranks=(1, 2)):
+                    self.assertIn("taken for a set-up round", finished.text)
+
+    def test_all_processes_are_killed_at_every_point_of_such_iterations(self):
+        arguments = ("versions=2", "setup_in=0")
+        calm = self.calm("iterations", *arguments)
+        points = self.points(calm)
+        mocks = [f"mock={rank},{version},{sequence},{trial}" for rank in range(RANKS)
+                 for trial, (version, sequence) in enumerate(points)]
+        finished = self.launch("iterations", *arguments, *mocks)
+        self.assertEqual(finished.code, 0, finished.text)
+        self.assertEqual(finished.results, calm.results)
+
+    def test_what_all_make_again_in_later_iterations_is_what_a_new_process_is_given(self):
+        """After all were killed in version 4 their set-up rounds give something else; rank 1 is killed again later."""
+        arguments = ("versions=2", "setup_in=0", "seen=1")
+        everywhere = [f"mock={rank},4,0,0" for rank in range(RANKS)]
+        finished = self.launch("iterations", *arguments, *everywhere)
+        self.assertEqual(finished.code, 0, finished.text)
+        again = self.launch("iterations", *arguments, *everywhere, "mock=1,7,0,1")
+        self.assertEqual(again.code, 0, again.text)
+        self.assertEqual(len(set(again.results)), 1, "ranks hold different results of a set-up round")
+
     def test_several_processes_are_new_in_one_version(self):
         calm = self.calm("periodic")
         # In the second version, where nothing is decided; where both kinds recur; where all are new at once.
