@@ -121,7 +121,7 @@ constexpr std::size_t state_hashes(std::size_t world_size) {
 // Fetching what is logged. A reply is a head, and the bytes of the pieces that it answers.
 inline constexpr std::size_t kMaxFetchPieces = 4096;
 inline constexpr std::size_t kMaxFetchEntries = 4096;
-inline constexpr std::size_t kMaxQuestionSites = 16;  // from where one round may be called
+inline constexpr std::size_t kMaxQuestionSites = 16;   // from where one round may be called
 inline constexpr std::size_t kMaxFetchRanges = 16384;  // in one reply, over all entries
 inline constexpr std::size_t kMaxFetchRequestBytes = std::size_t{256} << 10;
 inline constexpr std::size_t kMaxFetchHeadBytes = std::size_t{1} << 20;

@@ -432,7 +432,8 @@ TEST(TrackerRebuild, AnOlderCopyWaitsForThePlanThatItHasAskedFor) {
   (void)t.join("w1", 31, 2, "h1");
   EXPECT_EQ(t.pass(400), "") << "after three heartbeats in all";
   EXPECT_EQ(t.pass(500), "") << "and one after it was asked";
-  // Simulated seed 829007431: the next plan had a number that another had, whose member was gone before it could tell it.
+  // Simulated seed 829007431: the next plan had a number that another had, whose member was gone before it could tell
+  // it.
   EXPECT_NE(t.pass(200).find("Plan epoch 5"), std::string::npos);
   EXPECT_EQ(t.beat(21, 4).substr(0, 13), "21 <- Refused") << "now there is another one";
 }
