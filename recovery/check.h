@@ -19,3 +19,7 @@ namespace warren::detail {
     if (!(condition)) [[unlikely]]                                         \
       ::warren::detail::check_failed(__FILE__, __LINE__, #condition, why); \
   } while (false)
+
+// Where control never comes: after a switch over all values, say. Also without optimization the compiler knows that
+// nothing follows.
+#define WARREN_UNREACHABLE(why) ::warren::detail::check_failed(__FILE__, __LINE__, "never reached", why)

@@ -80,7 +80,7 @@ class Search {
     for (const std::uint32_t limit : limits) {
       if (auto tour = shortest(limit)) return std::move(*tour);
     }
-    WARREN_CHECK(false, "without a limit there is one");
+    WARREN_UNREACHABLE("without a limit there is one");
   }
 
   // Held and Karp: the best way from host 0 over a set of the others to one of them, for one set after the other.

@@ -194,7 +194,7 @@ DataType narrow_type(DataType wire) {
     case DataType::kF16: return DataType::kF32AsF16;
     case DataType::kBF16: return DataType::kF32AsBF16;
     case DataType::kI8: return DataType::kF32AsI8;
-    default: WARREN_CHECK(false, "validated: f32 as f16, bf16 or i8");
+    default: WARREN_UNREACHABLE("validated: f32 as f16, bf16 or i8");
   }
 }
 

@@ -67,7 +67,7 @@ void each_input(const schedule::Schedule& s, Space space, const Step& step, Visi
     case StepKind::kCopy:
     case StepKind::kPublish: return read(step.a);
   }
-  WARREN_CHECK(false, "a step is of one of these kinds");
+  WARREN_UNREACHABLE("a step is of one of these kinds");
 }
 
 }  // namespace
@@ -410,7 +410,7 @@ std::byte* Executor::address(const Place& place) const {
     case Space::kScratch:
       return scratch_base_ + place.at * partial_bytes_ + place.skip * round_.reducer.bytes(place.form);
   }
-  WARREN_CHECK(false, "a place is input, output or scratch");
+  WARREN_UNREACHABLE("a place is input, output or scratch");
 }
 
 void Executor::post(const Step& step, std::uint32_t index, LinkId link) {

@@ -55,7 +55,7 @@ std::byte* LightRound::address(const Place& place) const {
       return scratch_ + place.at * partial_bytes_ +
              place.skip * (place.form == Form::kValue ? value_bytes_ : partial_bytes_);
   }
-  WARREN_CHECK(false, "a place is input, output or scratch");
+  WARREN_UNREACHABLE("a place is input, output or scratch");
 }
 
 LightRound::Outcome LightRound::go() {
@@ -106,7 +106,7 @@ LightRound::Outcome LightRound::go() {
         if (step.count == 0) break;
         round_.reducer.copy(address(step.dst), step.dst.form, address(step.a), step.a.form, step.count, step.finish);
         break;
-      case StepKind::kCombine: WARREN_CHECK(false, "such a schedule is the executor's");
+      case StepKind::kCombine: WARREN_UNREACHABLE("such a schedule is the executor's");
     }
   }
   runs_ = false;

@@ -514,7 +514,7 @@ std::size_t Program::position_after_load(Version version) const {
     if (step.kind == StepKind::kCheckpoint && step.version == version) return step.index + 1;
     if (step.kind == StepKind::kLoad && version == version_of_program(0)) return step.index + 1;
   }
-  WARREN_CHECK(false, "no version is loaded that the program does not have");
+  WARREN_UNREACHABLE("no version is loaded that the program does not have");
 }
 
 std::uint64_t Program::result_bytes(bool lasting) const {

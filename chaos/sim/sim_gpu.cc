@@ -552,7 +552,7 @@ void SimGpuCall::begin_filling() {
 }
 
 Status SimGpuCall::deliver() {
-  WARREN_CHECK(false, "a stream is moved");
+  WARREN_UNREACHABLE("a stream is moved");
 }
 
 bool SimGpuCall::lend() {

@@ -69,7 +69,7 @@ void StreamedCall::begin_filling() {
 }
 
 Status StreamedCall::deliver() {
-  WARREN_CHECK(false, "a stream is moved");
+  WARREN_UNREACHABLE("a stream is moved");
 }
 
 // Peers' memory is mapped for the GPU that this life's own is on.

@@ -263,7 +263,7 @@ void LinkTransport::release(LinkId id, const View& view) {
       return;
     }
   }
-  WARREN_CHECK(false, "what is released was given");
+  WARREN_UNREACHABLE("what is released was given");
 }
 
 void LinkTransport::make_room(Stream& s) {

@@ -29,7 +29,7 @@ std::int32_t owner_of(std::uint64_t element, std::uint64_t n, std::int32_t size)
     end += n / size + (static_cast<std::uint64_t>(rank) < n % size ? 1 : 0);
     if (element < end) return rank;
   }
-  WARREN_CHECK(false, "every element has an owner");
+  WARREN_UNREACHABLE("every element has an owner");
 }
 
 // A balanced binary tree over [first, first + width), cut off at `end`.
@@ -79,7 +79,7 @@ Expression bracketed(const World& world, std::int32_t last, const Leaf& leaf, Ex
     }
     case Algorithm::kAuto: break;
   }
-  WARREN_CHECK(false, "an algorithm that reduces");
+  WARREN_UNREACHABLE("an algorithm that reduces");
 }
 
 Expression reduced(const World& world, std::int32_t last, std::uint64_t element, Expressions& all) {
