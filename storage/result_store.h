@@ -13,6 +13,7 @@
 //  - drop() and finish() are not awaited by anything: after a crash, dropped records may be there again.
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -148,9 +149,15 @@ class ResultStore {
   // All of it. `verify`: reads every payload, so that what is damaged is not reported; else that is found out later.
   [[nodiscard]] virtual HeldReport report(bool verify) = 0;
 
-  // `call` is called once when the process exits, unless what this returns has gone. From then on the store takes
-  // nothing and reads nothing, but for note() and finish(). Null: the store works until the process is gone.
-  [[nodiscard]] virtual std::shared_ptr<void> call_at_exit(std::function<void()>) { return nullptr; }
+  // Both are called once when the process exits, unless what call_at_exit() returns has gone. All that are registered
+  // in a process share one deadline, and all have begun before one is waited for.
+  struct AtExit {
+    std::function<void()> begin;  // returns at once
+    std::function<void(std::chrono::steady_clock::time_point deadline)> wait;
+  };
+  // From then on the store takes nothing and reads nothing, but for note() and finish(). Null: the store works until
+  // the process is gone.
+  [[nodiscard]] virtual std::shared_ptr<void> call_at_exit(AtExit) { return nullptr; }
 
   // What was found damaged since the last call, for people; at most 100 at a time.
   [[nodiscard]] virtual std::vector<std::string> take_warnings() = 0;

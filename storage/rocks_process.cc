@@ -23,7 +23,7 @@
 namespace warren::storage {
 namespace {
 
-// How long exit() waits for a disk.
+// How long exit() waits for disks, all together.
 constexpr std::chrono::seconds kLongestUse(10);
 constexpr std::size_t kCacheBytes = std::size_t{8} << 20;
 
@@ -42,7 +42,7 @@ struct Process {
   std::shared_ptr<rocksdb::Cache> cache;
 
   std::mutex exit_mutex;  // held while calls are made
-  std::list<std::function<void()>> exit_calls;
+  std::list<ResultStore::AtExit> exit_calls;
   std::vector<const void*> left_behind;  // found here by whoever looks for leaks
 };
 
@@ -58,15 +58,18 @@ void begin_child() {
 // Before RocksDB's static objects are destroyed.
 void end_of_process(int status, void*) {
   Process& p = *process;
+  // However many disks do not answer.
+  const auto deadline = std::chrono::steady_clock::now() + kLongestUse;
   {
     const std::lock_guard lock(p.exit_mutex);
-    for (const std::function<void()>& call : p.exit_calls) call();
+    for (const ResultStore::AtExit& calls : p.exit_calls) calls.begin();
+    for (const ResultStore::AtExit& calls : p.exit_calls) calls.wait(deadline);
   }
   bool used = false;
   {
     std::unique_lock lock(p.mutex);
     p.exits = true;
-    used = !p.changed.wait_for(lock, kLongestUse, [&] { return p.uses == 0; });
+    used = !p.changed.wait_until(lock, deadline, [&] { return p.uses == 0; });
   }
   if (!used && !timer_of_parent) return;
   (void)std::fflush(nullptr);
@@ -185,9 +188,9 @@ unsigned rocks_process() {
   return process->number;
 }
 
-CallAtExit::CallAtExit(std::function<void()> call) : process_(rocks_process()) {
+CallAtExit::CallAtExit(ResultStore::AtExit calls) : process_(rocks_process()) {
   const std::lock_guard lock(process->exit_mutex);
-  place_ = process->exit_calls.insert(process->exit_calls.end(), std::move(call));
+  place_ = process->exit_calls.insert(process->exit_calls.end(), std::move(calls));
 }
 
 CallAtExit::~CallAtExit() {

@@ -24,6 +24,7 @@
 #include <memory>
 
 #include "recovery/result.h"
+#include "storage/result_store.h"
 
 namespace warren::storage {
 
@@ -49,18 +50,18 @@ class RocksUse {
 // A number for this process; its children have others.
 [[nodiscard]] unsigned rocks_process();
 
-// `call` is called once when the process exits, as long as RocksDB can still be used, unless this object has gone. Not
+// Makes these calls once when the process exits, as long as RocksDB can still be used, unless this object has gone. Not
 // in children of the process that has made it.
 class CallAtExit {
  public:
-  explicit CallAtExit(std::function<void()> call);
+  explicit CallAtExit(ResultStore::AtExit calls);
   ~CallAtExit();
   CallAtExit(const CallAtExit&) = delete;
   CallAtExit& operator=(const CallAtExit&) = delete;
 
  private:
   const unsigned process_;
-  std::list<std::function<void()>>::iterator place_;
+  std::list<ResultStore::AtExit>::iterator place_;
 };
 
 // Calls `destroy`, which destroys an object of RocksDB's, where that may be done. `made_in`: the rocks_process() that

@@ -901,8 +901,8 @@ HeldReport RocksResultStore::report(bool verify) {
   return report_of(impl_->sources(), verify);
 }
 
-std::shared_ptr<void> RocksResultStore::call_at_exit(std::function<void()> call) {
-  return std::make_shared<CallAtExit>(std::move(call));
+std::shared_ptr<void> RocksResultStore::call_at_exit(AtExit calls) {
+  return std::make_shared<CallAtExit>(std::move(calls));
 }
 
 std::vector<std::string> RocksResultStore::take_warnings() {

@@ -19,8 +19,6 @@ std::chrono::milliseconds tick(std::int64_t lag_ms) {
 
 // synced() of a thread that has ended.
 constexpr std::uint64_t kEnded = UINT64_MAX;
-// How long a process that exits waits for a disk.
-constexpr std::chrono::seconds kLongestLastLook(10);
 
 bool is_state(const RecordKey& key) {
   return key.kind == RecordKind::kGlobal || key.kind == RecordKind::kLocal;
@@ -37,7 +35,9 @@ Result<std::unique_ptr<WriteBehind>> WriteBehind::start(Options options, std::un
       new WriteBehind(std::move(options), std::move(store), view.value(), std::move(segment), std::move(events)));
   const Status started = start_thread(out->thread_, [w = out.get()] { w->run(); });
   if (!started.ok()) return started.because_of_this("cannot write the log to disk");
-  out->at_exit_ = out->store_->call_at_exit([w = out.get()] { w->end_with_process(); });
+  WriteBehind* const behind = out.get();
+  out->at_exit_ = out->store_->call_at_exit(
+      {[behind] { behind->begin_to_end(); }, [behind](Clock::time_point deadline) { behind->await_end(deadline); }});
   return out;
 }
 
@@ -55,15 +55,19 @@ WriteBehind::~WriteBehind() {
   stop();
 }
 
-void WriteBehind::end_with_process() {
+void WriteBehind::begin_to_end() {
   if (std::this_thread::get_id() == thread_.get_id()) return;  // a callback of the program's calls exit()
   {
     const std::lock_guard lock(mutex_);
     process_exits_ = true;
   }
   wake_.notify_one();
+}
+
+void WriteBehind::await_end(Clock::time_point deadline) {
+  if (std::this_thread::get_id() == thread_.get_id()) return;
   std::unique_lock lock(mutex_);
-  (void)ticket_done_.wait_for(lock, kLongestLastLook, [this] { return synced() == kEnded; });
+  (void)ticket_done_.wait_until(lock, deadline, [this] { return synced() == kEnded; });
 }
 
 Status WriteBehind::takes_checkpoints() const {

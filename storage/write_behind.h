@@ -126,7 +126,9 @@ class WriteBehind {
               std::shared_ptr<SegmentMemory> segment, Events events);
   void run();
   void stop();
-  void end_with_process();
+  // At the end of the process.
+  void begin_to_end();
+  void await_end(Clock::time_point deadline);
   void look(Clock::time_point now);
   void offer_durable();
   Status write_due(Clock::time_point now);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include "storage/fake_result_store.h"
 #include "storage/files.h"
 #include "storage/result_format.h"
+#include "storage/rocks_process.h"
 #include "storage/rocks_result_store.h"
 #include "storage/write_behind.h"
 #include "tests/storage/file_size_limit.h"
@@ -1500,6 +1502,29 @@ TEST(FakeResultDiskTest, PowerLossTakesWhatWasNotConfirmed) {
   ASSERT_TRUE(disk->flip(kA, 0));
   EXPECT_FALSE(holds(*store.reader(), round_key(0), 0, 10));
   EXPECT_THAT(store.take_warnings(), SizeIs(1));
+}
+
+// A process may have many communicators open, each with a disk that does not answer.
+TEST(RocksProcess, AllThatExitWaitsForHaveBegunToEndAndShareADeadline) {
+  constexpr int kBegunLate = 3, kOtherDeadline = 4, kRight = 7;
+  const pid_t child = fork();
+  if (child == 0) {
+    static bool second_has_begun = false;
+    static std::chrono::steady_clock::time_point first_deadline;
+    if (!prepare_rocks().ok()) _exit(1);
+    const CallAtExit first({[] {},
+                            [](auto deadline) {
+                              first_deadline = deadline;
+                              if (!second_has_begun) _exit(kBegunLate);
+                            }});
+    const CallAtExit second({[] { second_has_begun = true; },
+                             [](auto deadline) { _exit(deadline == first_deadline ? kRight : kOtherDeadline); }});
+    std::exit(2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), kRight);
 }
 
 }  // namespace

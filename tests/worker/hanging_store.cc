@@ -12,7 +12,7 @@ std::shared_ptr<warren::worker::HangingDisk> the_disk() {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) void warren_open_store_3(
+extern "C" __attribute__((visibility("default"))) void warren_open_store_4(
     const warren::worker::StoreRequest&, warren::Result<std::unique_ptr<warren::storage::ResultStore>>& result) {
   result = std::unique_ptr<warren::storage::ResultStore>(new warren::worker::HangingStore(the_disk()));
 }

@@ -2,7 +2,7 @@
 
 #include "storage/rocks_result_store.h"
 
-extern "C" __attribute__((visibility("default"))) void warren_open_store_3(
+extern "C" __attribute__((visibility("default"))) void warren_open_store_4(
     const warren::worker::StoreRequest& request,
     warren::Result<std::unique_ptr<warren::storage::ResultStore>>& result) {
   warren::storage::RocksResultStore::Options options;

@@ -13,7 +13,7 @@
 namespace warren::worker {
 
 inline constexpr const char* kStoreLibrary = "libwarren_store.so";
-inline constexpr const char* kOpenStore = "warren_open_store_3";
+inline constexpr const char* kOpenStore = "warren_open_store_4";
 
 struct StoreRequest {
   std::string data_dir, job, worker_id;
