@@ -350,7 +350,10 @@ JobTable::Job* JobTable::find_or_create(const Sender& from, const wire::Envelope
     return no(Status(Code::kClosed, "this tracker does not know job " + name +
                                         ": the job ended long ago, or the tracker was started on another journal"));
   }
-  if (jobs_.size() >= limits::kMaxJobsPerTracker && !make_room()) {
+  const Room room = jobs_.size() < limits::kMaxJobsPerTracker ? Room::kMade : make_room(now);
+  // It asks again.
+  if (room == Room::kSoon) return nullptr;
+  if (room == Room::kNone) {
     return no(Status(Code::kExhausted, "this tracker serves " + std::to_string(limits::kMaxJobsPerTracker) +
                                            " jobs already, which is its limit: wait for one to end, or start "
                                            "another tracker"));
@@ -503,13 +506,19 @@ bool JobTable::evict(Job& job, const std::string& why) {
   return true;
 }
 
-bool JobTable::make_room() {
+JobTable::Room JobTable::make_room(TimeMs now) {
   Job* oldest = nullptr;
+  Room otherwise = Room::kNone;
   for (const auto& [name, job] : jobs_) {
     if (job->machine.state() != TrackerMachine::State::kFinished || !job->pending.empty()) continue;
+    if (!job->machine.may_forget(now).ok()) {
+      otherwise = Room::kSoon;
+      continue;
+    }
     if (oldest == nullptr || job->last_message < oldest->last_message) oldest = job.get();
   }
-  return oldest != nullptr && evict(*oldest, "it finished, and another job needs its place");
+  const bool made = oldest != nullptr && evict(*oldest, "it finished, and another job needs its place");
+  return made ? Room::kMade : otherwise;
 }
 
 void JobTable::send(Job& job, const tracker_effect::Send& effect) {

@@ -122,9 +122,13 @@ class JobTable {
   bool sweep(Job& job, TimeMs now);
   // Erases the job from the journal too; false: that failed.
   bool evict(Job& job, const std::string& why);
-  // Where the table is full the finished job that has been silent for longest goes before its time. False: none has
-  // finished.
-  bool make_room();
+  // Where the table is full the finished job that has been silent for longest goes before its time.
+  enum class Room : std::uint8_t {
+    kMade,
+    kSoon,  // some job has finished a moment ago, and its workers may still ask
+    kNone   // no job has finished
+  };
+  Room make_room(TimeMs now);
   void reschedule(Job& job);
 
   void send(Job& job, const tracker_effect::Send& effect);
