@@ -86,19 +86,32 @@ void check_cores(Findings& out) {
   out.push_back(std::move(f));
 }
 
-void check_limit(Findings& out, const char* name, decltype(RLIMIT_NOFILE) which, std::uint64_t enough, bool bytes,
+void check_limit(Findings& out, const char* name, rlim_t limit, std::uint64_t enough, const std::string& text,
                  const std::string& advice) {
+  const bool unlimited = limit == RLIM_INFINITY;
+  const bool well = unlimited || limit >= enough;
+  out.push_back({name, well ? Health::kOk : Health::kWarn, unlimited ? "unlimited" : text, well ? "" : advice});
+}
+
+// The soft limit is raised to the hard one, by trackers and by workers.
+void check_open_files(Findings& out) {
   rlimit limit{};
-  if (getrlimit(which, &limit) != 0) {
-    out.push_back({name, Health::kWarn, "unknown: " + error_text(), ""});
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    out.push_back({"nofile", Health::kWarn, "unknown: " + error_text(), ""});
     return;
   }
-  const bool unlimited = limit.rlim_cur == RLIM_INFINITY;
-  const std::string text = unlimited ? "unlimited"
-                           : bytes   ? bytes_text(limit.rlim_cur)
-                                     : std::to_string(limit.rlim_cur);
-  const bool well = unlimited || limit.rlim_cur >= enough;
-  out.push_back({name, well ? Health::kOk : Health::kWarn, text, well ? "" : advice});
+  check_limit(out, "nofile", limit.rlim_max, 4096, std::to_string(limit.rlim_max),
+              "each link takes descriptors: raise the hard limit with ulimit -Hn 65536 (LimitNOFILE= in a unit)");
+}
+
+void check_locked_memory(Findings& out) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) {
+    out.push_back({"memlock", Health::kWarn, "unknown: " + error_text(), ""});
+    return;
+  }
+  check_limit(out, "memlock", limit.rlim_cur, std::uint64_t{64} << 20, bytes_text(limit.rlim_cur),
+              "only buffers for GPUs need more: ulimit -l unlimited (LimitMEMLOCK= in a unit)");
 }
 
 void check_shared_memory(Findings& out) {
@@ -357,10 +370,8 @@ void check_variables(Findings& out) {
 std::vector<Finding> examine(const DoctorOptions& options) {
   Findings out;
   check_cores(out);
-  check_limit(out, "nofile", RLIMIT_NOFILE, 4096, false,
-              "each link takes descriptors: raise the limit with ulimit -n 65536 (LimitNOFILE= in a unit)");
-  check_limit(out, "memlock", RLIMIT_MEMLOCK, std::uint64_t{64} << 20, true,
-              "only buffers for GPUs need more: ulimit -l unlimited (LimitMEMLOCK= in a unit)");
+  check_open_files(out);
+  check_locked_memory(out);
   check_shared_memory(out);
   check_ptrace(out);
   check_somaxconn(out);

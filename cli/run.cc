@@ -12,10 +12,10 @@
 #include <string_view>
 
 #include "cli/embedded_tracker.h"
-#include "cli/open_files.h"
 #include "cli/preemption_notice.h"
 #include "cli/table.h"
 #include "recovery/limits.h"
+#include "storage/open_files.h"
 #include "storage/secret.h"
 #include "worker/launch/costs_file.h"
 #include "worker/launch/launcher.h"
@@ -319,7 +319,7 @@ int run(const std::vector<std::string>& words) {
   };
   worker::LaunchOptions options;
   options.other_lines = &lines;
-  // Programs may call select().
+  // Programs may call select(); those that make a communicator have the limit raised again by it.
   options.open_files = allow_many_connections();
   options.program = words;
   options.workers = static_cast<std::uint32_t>(FLAGS_n);

@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <memory>
 
-#include "cli/open_files.h"
 #include "cli/table.h"
 #include "cli/values.h"
+#include "storage/open_files.h"
 #include "storage/rocks_journal.h"
 #include "worker/launch/launcher.h"
 #include "worker/launch/netinfo.h"

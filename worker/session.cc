@@ -23,6 +23,7 @@
 #include "recovery/check.h"
 #include "recovery/limits.h"
 #include "storage/fork_guard.h"
+#include "storage/open_files.h"
 #include "storage/segment_memory.h"
 #include "storage/start_thread.h"
 #include "worker/device/device_library.h"
@@ -157,6 +158,7 @@ Session::Session(const Settings& settings, const Log& log)
       engine_(transport_, board_) {}
 
 Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const Log& log) {
+  (void)allow_many_connections();
   if (settings.begins_as_spare) {
     // Who counts its workers from 1 would wait for ever for a job that has one too few.
     log(WARREN_LOG_INFO, "this worker begins as a spare: its number " + settings.worker_id +

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -31,6 +32,19 @@ TEST(Cluster, TheShortestProgram) {
     const std::vector<int> mine = comm.rank() == 0 ? std::vector{1, 2, 3} : std::vector{1, 0, 1};
     EXPECT_EQ(comm.allreduce(mine), (std::vector{2, 2, 4}));
   });
+}
+
+// A connection takes descriptors, and programs start with a limit that is meant for others.
+TEST(Cluster, ACommunicatorMayHaveAsManyDescriptorsAsTheSystemAllows) {
+  rlimit usual{}, now{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
+  rlimit low = usual;
+  low.rlim_cur = std::min<rlim_t>(usual.rlim_max, 256);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  Cluster cluster;
+  cluster.run_well(1, [&](Communicator&) { EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &now), 0); });
+  EXPECT_EQ(now.rlim_cur, usual.rlim_max);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
 }
 
 TEST(Cluster, RanksFollowWorkerIdsAndHostsStandTogether) {

@@ -5,10 +5,11 @@
 
 #include <optional>
 
-namespace warren::cli {
+namespace warren {
 
-// For who serves workers: a connection takes a descriptor, and the usual soft limit of 1,024 is meant for programs that
-// call select(). Raises it as far as it goes, and returns the limits as they were; nothing: the system did not say.
+// Raises this process's soft limit of descriptors as far as it goes, and returns the limits as they were; nothing: the
+// system did not say. A connection takes a descriptor, and one to a worker's log four; the usual soft limit of 1,024 is
+// meant for programs that call select().
 inline std::optional<rlimit> allow_many_connections() {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
@@ -18,4 +19,4 @@ inline std::optional<rlimit> allow_many_connections() {
   return before;
 }
 
-}  // namespace warren::cli
+}  // namespace warren
