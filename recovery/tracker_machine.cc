@@ -631,7 +631,7 @@ void TrackerMachine::replace_member(std::size_t place, std::uint32_t attempt, Ti
 void TrackerMachine::refuse_replaced(Incarnation old_life, const std::string& whose, Effects& effects) {
   refuse(old_life, Code::kClosed,
          "a newer life of " + whose + " has joined; if that is not meant, give each process a worker id of its own",
-         effects);
+         effects, Next::kReplaced);
 }
 
 void TrackerMachine::replace_waiting(const std::string& worker, Effects& effects) {
@@ -1094,17 +1094,18 @@ void TrackerMachine::keep_retired(std::size_t most) {
   retired_next_ = 0;
 }
 
-void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced) {
+void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, Next next) {
   ++refusals_;
-  send_refused(who, code, reason, effects, fenced);
+  send_refused(who, code, reason, effects, next);
 }
 
 void TrackerMachine::send_refused(Incarnation who, Code code, const std::string& reason, Effects& effects,
-                                  bool fenced) const {
+                                  Next next) const {
   wire::Envelope e = envelope_to(who);
   e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
   e.mutable_refused()->set_reason(wire_text(reason));
-  e.mutable_refused()->set_fenced(fenced);
+  e.mutable_refused()->set_fenced(next != Next::kNothing);
+  e.mutable_refused()->set_replaced(next == Next::kReplaced);
   effects.emplace_back(Send{who, std::move(e)});
   effects.emplace_back(Drop{who});
 }
@@ -1118,7 +1119,7 @@ void TrackerMachine::refuse_stale(Incarnation who, Effects& effects) {
              ? "job " + options_.job + " is finished"
              : "this life is not a member of job " + options_.job +
                    ": its epoch was ended, or it was silent for longer than the round timeout; join again",
-         effects, state_ != State::kFinished);
+         effects, Next::kAnotherLife);
 }
 
 std::string TrackerMachine::worker_on_host(const std::string& worker_id, const std::string& host_id) {

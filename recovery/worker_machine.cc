@@ -453,9 +453,9 @@ void WorkerMachine::send_log_gap(std::vector<WorkerEffect>& effects) {
   effects.emplace_back(Send{std::move(e)});
 }
 
-void WorkerMachine::fail(State state, Status why, std::vector<WorkerEffect>& effects, bool fenced) {
+void WorkerMachine::fail(State state, Status why, std::vector<WorkerEffect>& effects, bool fenced, bool replaced) {
   state_ = state;
-  effects.emplace_back(Fail{std::move(why), fenced});
+  effects.emplace_back(Fail{std::move(why), fenced, replaced});
 }
 
 void WorkerMachine::start(TimeMs now, std::vector<WorkerEffect>& effects) {
@@ -703,8 +703,8 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
   switch (state_) {
     case State::kJoining:
       count(Transition::kRefusedJoining);
-      return fail(State::kFailed, why.because_of_this("cannot join job " + options_.job), effects,
-                  refused.fenced() && options_.join.called() != 0);
+      return fail(State::kFailed, why.because_of_this("cannot join job " + options_.job), effects, refused.fenced(),
+                  refused.replaced());
     case State::kSpare:
       if (why.code() == Code::kFinished) {
         count(Transition::kSpareUnneeded);
@@ -716,7 +716,7 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
       }
       count(Transition::kSpareRefused);
       return fail(State::kFailed, why.because_of_this("cannot wait as a spare of job " + options_.job), effects,
-                  refused.fenced());
+                  refused.fenced(), refused.replaced());
     case State::kMember:
     case State::kLeaving:
       // Disowned: another life has taken over, or this one was silent for too long. What it would still send or write
@@ -724,11 +724,13 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
       count(state_ == State::kMember ? Transition::kFencedMember : Transition::kFencedLeaving);
       fenced_ = true;
       given_up_ = refused.fenced();
+      replaced_ = refused.replaced();
       return stop(Epoch(plan_.epoch()).next(), why.because_of_this("out of job " + options_.job), false, effects);
     case State::kServing: count(Transition::kServedUntilTold); return end_serving(refused.reason(), effects);
     case State::kSuspended:
       count(Transition::kFencedSuspended);
-      return fail(State::kFailed, why.because_of_this("out of job " + options_.job), effects, refused.fenced());
+      return fail(State::kFailed, why.because_of_this("out of job " + options_.job), effects, refused.fenced(),
+                  refused.replaced());
     default: return count(Transition::kOutOfTurn);
   }
 }
@@ -759,7 +761,7 @@ void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<Work
     count(Transition::kPlanForSpare);
     const std::string why = "it was told to wait on as a spare, and then planned for";
     send_leave(false, why, effects);
-    return fail(State::kFailed, Status(Code::kClosed, "out of job " + options_.job + ": " + why), effects);
+    return fail(State::kFailed, Status(Code::kClosed, "out of job " + options_.job + ": " + why), effects, true);
   }
   count(state_ == State::kJoining ? Transition::kInstalled : Transition::kReinstalled);
   const std::uint32_t rank = self->rank();
@@ -897,7 +899,7 @@ void WorkerMachine::stop(Epoch epoch, Status why, bool resume, std::vector<Worke
   stop_epoch_ = epoch;
   stop_why_ = std::move(why);
   resume_ = resume;
-  effects.emplace_back(StopDataPath{stop_epoch_, stop_why_, resume, given_up_});
+  effects.emplace_back(StopDataPath{stop_epoch_, stop_why_, resume, given_up_, replaced_});
 }
 
 void WorkerMachine::suspend(TimeMs now, std::vector<WorkerEffect>& effects) {
@@ -977,7 +979,7 @@ void WorkerMachine::on_stopped(Epoch epoch, Standing standing, TimeMs now, std::
   if (state_ != State::kStopping || epoch <= Epoch(plan_.epoch())) return count(Transition::kStoppedStale);
   if (fenced_) {
     count(Transition::kFencedStopped);
-    return fail(State::kFailed, stop_why_, effects, given_up_);
+    return fail(State::kFailed, stop_why_, effects, given_up_, replaced_);
   }
   if (resume_) {
     standing_ = std::move(standing);
@@ -1295,6 +1297,8 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
             ? Status(Code::kPeerLost, "the link to rank " + std::to_string(broken_links_.front().peer.value) +
                                           " broke: " + wire_text(broken_links_.front().evidence))
             : failed_round_;
+    // Ranks that disagree will again, and a log that is full will be.
+    given_up_ = why.code() != Code::kDesync && why.code() != Code::kExhausted;
     return stop(Epoch(plan_.epoch()).next(),
                 why.because_of_this("job " + options_.job + " cannot go on, and " + who() + " has not answered for " +
                                     seconds(now - heard_)),
@@ -1316,11 +1320,11 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
     return fail(State::kFailed,
                 Status(Code::kTimeout, who() + " has not answered for " + seconds(now - heard_) +
                                            " after it had interrupted the job; start it again, then this worker"),
-                effects);
+                effects, true);
   }
   if (state_ == State::kLeaving && now >= heard_ + options_.join_timeout_ms) {
     count(Transition::kLeaveTimedOut);
-    fenced_ = true;
+    fenced_ = given_up_ = true;
     return stop(Epoch(plan_.epoch()).next(),
                 Status(Code::kTimeout, who() + " has not answered for " + seconds(now - heard_) +
                                            "; whether the other ranks have finished is not known")
@@ -1398,7 +1402,7 @@ std::optional<TimeMs> WorkerMachine::report_deadline() const {
 
 std::optional<TimeMs> WorkerMachine::join_deadline() const {
   if (state_ != State::kJoining || options_.join.called() != 0) return std::nullopt;
-  return since_ + options_.join_timeout_ms;
+  return since_ + (options_.join_within_ms != 0 ? options_.join_within_ms : options_.join_timeout_ms);
 }
 
 std::optional<TimeMs> WorkerMachine::next_deadline() const {

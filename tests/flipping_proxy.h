@@ -1,4 +1,5 @@
-// A TCP proxy on loopback that flips one bit of what passes, as a faulty switch would.
+// A TCP proxy on loopback that flips one bit of what passes, as a faulty switch would, or lets nothing pass for a
+// while, as a cut does.
 #pragma once
 
 #include <arpa/inet.h>
@@ -34,8 +35,8 @@ class FlippingProxy {
     thread_ = std::thread([this] { loop(); });
   }
   ~FlippingProxy() {
-    const std::uint64_t one = 1;
-    EXPECT_EQ(::write(wake_, &one, sizeof one), ssize_t{sizeof one});
+    ends_ = true;
+    wake();
     thread_.join();
     for (const Pair& p : pairs_) close(p);
     ::close(listener_);
@@ -49,6 +50,12 @@ class FlippingProxy {
   // Flips a bit in the last byte of what passes next towards the target, or from it.
   void flip_next_to_target() { flip_to_ = true; }
   void flip_next_from_target() { flip_from_ = true; }
+  // Holds what comes from either side, until it passes it on again.
+  void cut() { cut_ = true; }
+  void mend() {
+    cut_ = false;
+    wake();
+  }
   // Whether all that was asked for has been done.
   [[nodiscard]] bool has_flipped() const { return !flip_to_ && !flip_from_; }
 
@@ -74,15 +81,29 @@ class FlippingProxy {
     return at;
   }
 
+  void wake() {
+    const std::uint64_t one = 1;
+    EXPECT_EQ(::write(wake_, &one, sizeof one), ssize_t{sizeof one});
+  }
+
   void loop() {
-    while (true) {
-      std::vector<pollfd> fds = {{wake_, POLLIN, 0}, {listener_, POLLIN, 0}};
-      for (const Pair& p : pairs_) {
-        fds.push_back({p.from, POLLIN, 0});
-        fds.push_back({p.to, POLLIN, 0});
+    while (!ends_) {
+      const bool cut = cut_;
+      std::vector<pollfd> fds = {{wake_, POLLIN, 0}};
+      if (!cut) {
+        fds.push_back({listener_, POLLIN, 0});
+        for (const Pair& p : pairs_) {
+          fds.push_back({p.from, POLLIN, 0});
+          fds.push_back({p.to, POLLIN, 0});
+        }
       }
       if (::poll(fds.data(), fds.size(), -1) < 0) continue;
-      if (fds[0].revents != 0) return;
+      if (fds[0].revents != 0) {
+        std::uint64_t woken = 0;
+        EXPECT_EQ(::read(wake_, &woken, sizeof woken), ssize_t{sizeof woken});
+        continue;
+      }
+      if (cut || cut_) continue;
       std::vector<Pair> open;
       for (std::size_t i = 0; i < pairs_.size(); ++i) {
         const Pair& p = pairs_[i];
@@ -130,7 +151,7 @@ class FlippingProxy {
   int listener_ = -1, wake_ = -1;
   std::uint16_t port_ = 0;
   std::vector<Pair> pairs_;  // the thread's
-  std::atomic<bool> flip_to_{false}, flip_from_{false};
+  std::atomic<bool> flip_to_{false}, flip_from_{false}, cut_{false}, ends_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   int closed_by_target_ = 0;

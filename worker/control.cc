@@ -168,6 +168,7 @@ Control::Control(const Settings& settings, const Log& log, const RoundBoard& boa
       self_(services.self),
       drain_ms_(settings.drain_ms),
       ends_process_(settings.on_rollback == OnRollback::kExit),
+      logs_(settings.replicas != 0),
       sample_ms_(sample_interval_ms(settings.round_timeout_ms)),
       progress_(sample_ms_) {}
 
@@ -262,6 +263,7 @@ Status Control::open(const Settings& settings) {
   options.job = settings.job;
   options.self = self_;
   options.join_timeout_ms = settings.join_timeout_ms;
+  options.join_within_ms = services_.join_within_ms;
   options.tracker_name = tracker_name_;
   options.follows = settings.spare_follows && settings.replicas != 0;
   wire::Join& join = options.join;
@@ -395,6 +397,10 @@ void Control::round_failed(Epoch epoch, const Status& why) {
 }
 void Control::leave(bool finalize, const std::string& reason) {
   post(Leave{finalize, reason});
+}
+
+void Control::end_life(const Status& why) {
+  post(EndLife{why});
 }
 
 void Control::drain(std::int64_t within_ms, const std::string& reason) {
@@ -537,6 +543,10 @@ bool Control::drain_commands() {
             [&](const LinkBroken& c) { machine_->on_link_broken(c.epoch, c.peer, c.evidence, now(), effects); },
             [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
             [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
+            [&](const EndLife& c) {
+              life_sign_.ended(c.why, logs_);
+              machine_->leave(false, c.why.describe(), now(), effects);
+            },
             [&](const Drain& c) { begin_drain(now() + c.within_ms, c.reason, false); },
             [&](const Load&) { machine_->load(now(), effects); },
             [&](Map& c) {
@@ -844,7 +854,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    },
                    [&](const worker_effect::Install& e) { install(e.plan); },
                    [&](const worker_effect::StopDataPath& e) {
-                     if (!e.resume) life_sign_.ended(e.why);
+                     if (!e.resume) life_sign_.ended(e.why, e.fenced && logs_);
                      if (const std::uint64_t bytes = connector_->suspend_epoch(e.resume && looks_for_dead_, now());
                          bytes != 0) {
                        log_(WARREN_LOG_INFO, "this rank has passed on " + std::to_string(bytes) +
@@ -858,7 +868,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    [&](const worker_effect::Committed& e) { data_path_.committed(e.version, e.timeline); },
                    [&](const worker_effect::Fail& e) {
                      if (e.why.code() == Code::kFinished) forget_kept();
-                     life_sign_.ended(e.why);
+                     life_sign_.ended(e.why, e.fenced && logs_);
                      data_path_.failed(e);
                    },
                    [&](const worker_effect::Spare& e) {

@@ -88,6 +88,7 @@ class Control {
     std::shared_ptr<MemfdSegment> segment;  // null: nothing is logged
     std::optional<wire::Held> held;         // by the disk
     bool spare = false;                     // it begins as one: nothing is said of what the host holds, or mapped
+    std::int64_t join_within_ms = 0;        // as of WorkerMachine::Options
     // What the memory of the host holds, asked once when earlier lives' segments have been attached. Not set: nothing
     // is logged.
     std::function<wire::Logged()> logged;
@@ -114,6 +115,8 @@ class Control {
   void link_broken(Epoch epoch, Rank peer, const std::string& evidence);
   void round_failed(Epoch epoch, const Status& why);
   void leave(bool finalize, const std::string& reason);
+  // Likewise without finalize, where this life cannot go on, for no fault of its program's: its next one does.
+  void end_life(const Status& why);
   // This worker's place is needed elsewhere: it leaves when no call is under way, at the latest in so long.
   void drain(std::int64_t within_ms, const std::string& reason);
   void load();
@@ -151,6 +154,9 @@ class Control {
   struct Leave {
     bool finalize;
     std::string reason;
+  };
+  struct EndLife {
+    Status why;
   };
   struct Drain {
     std::int64_t within_ms;
@@ -193,8 +199,8 @@ class Control {
   };
   struct Exit {};
   using Command =
-      std::variant<WantLink, LinkBroken, RoundFailed, Leave, Drain, Load, Map, Followed, Looked, WorkerMachine::Vote,
-                   WorkerMachine::StateWord, LogGap, ForgetSegment, Lend, TakeBack, Answer, Exit>;
+      std::variant<WantLink, LinkBroken, RoundFailed, Leave, EndLife, Drain, Load, Map, Followed, Looked,
+                   WorkerMachine::Vote, WorkerMachine::StateWord, LogGap, ForgetSegment, Lend, TakeBack, Answer, Exit>;
   struct Sockets;
 
   Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,
@@ -245,6 +251,7 @@ class Control {
   LifeSign life_sign_;
   const std::int64_t drain_ms_;
   const bool ends_process_;                // where this life is over, and the program need not hear why
+  const bool logs_;                        // what it has done, so that its next life can go on
   std::unique_ptr<SigtermCount> sigterm_;  // null: the signal is the program's
   int sigterms_ = 0;                       // that were looked at
   std::optional<TimeMs> leave_by_;         // it drains

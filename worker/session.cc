@@ -171,9 +171,15 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
                                                 std::min(kRabitsTrackerMs, settings.join_timeout_ms));
     if (!status.ok()) return status.because_of_this("cannot join job " + settings.job);
   }
-  auto session = join(settings, log, settings.begins_as_spare);
-  while (session.ok() && session.value() == nullptr) session = join(settings, log, true);
-  return session;
+  Beginning beginning;
+  beginning.spare = settings.begins_as_spare;
+  beginning.join_by = std::chrono::steady_clock::now() + std::chrono::milliseconds(settings.join_timeout_ms);
+  while (true) {
+    auto session = join(settings, log, beginning);
+    if (!session.ok() || session.value() != nullptr) return session;
+    if (std::chrono::steady_clock::now() < beginning.join_by) continue;
+    return beginning.why.because_of_this(Code::kTimeout, "the join timeout is over");
+  }
 }
 
 // A name server may be away for as long as a tracker, and a tracker's name appear with it.
@@ -189,17 +195,26 @@ Status Session::await_tracker_name() const {
   }
 }
 
-Result<std::shared_ptr<Session>> Session::join(const Settings& settings, const Log& log, bool spare) {
+Result<std::shared_ptr<Session>> Session::join(const Settings& settings, const Log& log, Beginning& beginning) {
   std::shared_ptr<Session> session(new Session(settings, log), &Session::release);
-  session->spare_ = spare;
-  Status status = session->prepare(spare);
+  session->spare_ = beginning.spare;
+  session->begins_again_ = beginning.again;
+  Status status = session->prepare(beginning);
   if (status.ok()) status = session->wait_for_plan();
   if (!status.ok()) return status;
-  if (session->begin_again_) return std::shared_ptr<Session>();
-  return session;
+  if (!session->begin_again_) return session;
+  beginning.again = true;
+  beginning.spare = session->spare_;
+  beginning.why = session->over_;
+  // A spare waits for as long as its job goes on.
+  if (beginning.spare) {
+    beginning.join_by = std::chrono::steady_clock::now() + std::chrono::milliseconds(settings.join_timeout_ms);
+  }
+  return std::shared_ptr<Session>();
 }
 
-Status Session::prepare(bool spare) {
+Status Session::prepare(const Beginning& beginning) {
+  const bool spare = beginning.spare;
   if (Status s = await_tracker_name(); !s.ok()) return s.because_of_this("cannot join job " + settings_.job);
   caller_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   engine_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -239,6 +254,9 @@ Status Session::prepare(bool spare) {
   services.costs = settings_text(costs.value());
   engine_.use(std::move(costs).value());
   services.spare = spare;
+  const auto join_within = beginning.join_by - std::chrono::steady_clock::now();
+  services.join_within_ms =
+      std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::milliseconds>(join_within).count());
   while (life_.value == 0) randombytes_buf(&life_, sizeof life_);
   services.self = life_;
   if (settings_.replicas != 0) {
@@ -321,7 +339,7 @@ Status Session::wait_for_plan() {
   while (true) {
     changed_.wait(lock, [&] { return installed_ || !failed_.ok() || begin_again_ || called_; });
     if (begin_again_) {
-      control_->leave(false, "it begins again, as a spare that has looked at nothing");
+      if (over_.ok()) control_->leave(false, "it begins again, as a spare that has looked at nothing");
       return {};
     }
     if (installed_ || !failed_.ok()) break;
@@ -331,9 +349,12 @@ Status Session::wait_for_plan() {
   lock.unlock();
   // This host may have no rank that would.
   finish_disk();
-  if ((settings_.attempt > 0 || spare_) && settings_.on_rollback == OnRollback::kExit) {
+  if ((settings_.attempt > 0 || spare_ || begins_again_) && settings_.on_rollback == OnRollback::kExit) {
     // It was not needed, or its last life was lost after all ranks had called finalize.
-    log_(WARREN_LOG_INFO, failed_.describe() + "; this worker" + (spare_ ? "" : ", started again,") +
+    log_(WARREN_LOG_INFO, failed_.describe() + "; this worker" +
+                              (spare_          ? ""
+                               : begins_again_ ? ", which has joined again,"
+                                               : ", started again,") +
                               " ends with exit code " + std::to_string(kExitFinished));
     _exit(kExitFinished);
   }
@@ -662,7 +683,7 @@ WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
   if (trace_ && !std::exchange(recovers_, true)) {
     trace_->begin(TraceFile::Row::kRecovery, what.resume ? "recovery" : "the end of this life", what.why.describe());
   }
-  if (what.resume || ends_process(what.why, what.fenced)) {
+  if (what.resume || (ends_process(what.why, what.fenced) && !joins_again(what.fenced, what.replaced))) {
     // No call returns, also where failed() ends the process in a moment.
     spill_until_ = now() + settings_.round_timeout_ms / 4;
     standing = engine_.suspend();
@@ -670,7 +691,7 @@ WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
   } else {
     engine_.stop(what.why);
     // Who waits sees that it has stopped, and asks why, before failed() comes.
-    if (failed_.ok()) failed_ = what.why;
+    if (failed_.ok() && !joins_again(what.fenced, what.replaced)) failed_ = what.why;
   }
   // The engine's thread runs callbacks: the program's may take as long as they like, and whoever asks for this life's
   // report, and counts its heartbeats, does not wait for them.
@@ -796,6 +817,14 @@ std::optional<int> Session::ends_process(const Status& why, bool fenced) const {
 
 void Session::failed(const worker_effect::Fail& what) {
   const Status& why = what.why;
+  if (joins_again(what.fenced, what.replaced)) {
+    log_(WARREN_LOG_WARNING, why.describe() + "; this worker joins again");
+    const auto lock = lock_for_control();
+    over_ = why;
+    begin_again_ = true;
+    changed_.notify_all();
+    return;
+  }
   if (const auto code = ends_process(why, what.fenced)) {
     log_(WARREN_LOG_ERROR,
          why.describe() + "; this process ends with exit code " + std::to_string(*code) + " to be started again");
@@ -987,9 +1016,10 @@ bool Session::prepare(std::unique_lock<std::mutex>& lock) {
     filled = call_program(*this, "the prepare function", [&] { call->spec.prepare(call->spec.prepare_context); });
   }
   lock.lock();
+  const Blame blame = filled.ok() ? Blame::kNobody : Blame::kProgram;
   if (filled.ok() && call->buffers != nullptr) filled = call->buffers->filled();
   // What lies in the buffer must not become part of a result.
-  if (!filled.ok()) end_life(filled.because_of_this("cannot read the input of " + describe(*call)));
+  if (!filled.ok()) end_life(filled.because_of_this("cannot read the input of " + describe(*call)), blame);
   engine_.prepared(*call);
   // Whoever waits for it may sleep.
   wake(caller_wake_);
@@ -1180,13 +1210,17 @@ std::string Session::describe(const Call& call) const {
 }
 
 // This life cannot go on, and the others need not wait for it: as after its death, another life takes its place.
-void Session::end_life(const Status& why) {
+void Session::end_life(const Status& why, Blame blame) {
   if (exiting_ || !failed_.ok()) return;
   failed_ =
       why.because_of_this("this worker's life in the job is over; end the process, and its next life takes its place");
   log_(WARREN_LOG_ERROR, failed_.describe());
   engine_.stop(failed_);
-  control_->leave(false, why.describe());
+  if (blame == Blame::kProgram) {
+    control_->leave(false, why.describe());
+  } else {
+    control_->end_life(why);
+  }
   wake(caller_wake_);
   wake(engine_wake_);
   changed_.notify_all();
@@ -1357,7 +1391,7 @@ Status Session::give_state(std::unique_lock<std::mutex>& lock) {
                                      [&] { serialize_(&bytes, &size, serialize_context_); });
   if (!called.ok()) {
     lock.lock();
-    end_life(called);
+    end_life(called, Blame::kProgram);
     return failed_.ok() ? called : failed_;
   }
   if (bytes == nullptr && size != 0) {
@@ -2055,7 +2089,7 @@ void Session::look_at_checkpoints() {
   disk_->writer().make_durable(vote->timeline, vote->version, [this, say, v = *vote](const Status& status) {
     if (status.ok()) return say(v);
     // What this process has in memory is not to be relied on: its next life takes from others what it has lost.
-    if (status.code() == Code::kCorrupt) control_->leave(false, status.describe());
+    if (status.code() == Code::kCorrupt) control_->end_life(status);
   });
 }
 

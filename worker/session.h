@@ -153,11 +153,18 @@ class Session final : private DataPath {
   [[nodiscard]] bool on_engine_thread() const { return std::this_thread::get_id() == engine_thread_.get_id(); }
   // Shows what the calling thread does, until it has done it.
   class Span;
-  // Null: it is to begin again, as a spare that has looked at nothing.
-  static Result<std::shared_ptr<Session>> join(const Settings& settings, const Log& log, bool spare);
+  // How a life begins: the first one of create(), or one after another that has had no place.
+  struct Beginning {
+    bool spare = false;
+    std::chrono::steady_clock::time_point join_by;
+    bool again = false;
+    Status why;  // the life before was over, where it was no spare that has looked at something
+  };
+  // Null: another life is to begin, as `beginning` says now.
+  static Result<std::shared_ptr<Session>> join(const Settings& settings, const Log& log, Beginning& beginning);
   // Waits until the tracker's name resolves, for at most the join timeout.
   [[nodiscard]] Status await_tracker_name() const;
-  Status prepare(bool spare);
+  Status prepare(const Beginning& beginning);
   Status wait_for_plan();
   void look(std::unique_lock<std::mutex>& lock, const worker_effect::Called& call);
   [[nodiscard]] Result<std::optional<wire::Held>> held_on_disk();
@@ -212,7 +219,8 @@ class Session final : private DataPath {
   bool move(std::unique_lock<std::mutex>& lock);
   void end_moves(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string describe(const Call& call) const;
-  void end_life(const Status& why);
+  enum class Blame : std::uint8_t { kNobody, kProgram };
+  void end_life(const Status& why, Blame blame = Blame::kNobody);
   void abandon_call(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Result<Staging::Copy> read_state(std::span<const std::byte> state, void* stream);
   struct Gathered {
@@ -255,6 +263,8 @@ class Session final : private DataPath {
   [[nodiscard]] bool is_idle(const std::unique_lock<std::mutex>& lock) const;
   // With which exit code; nothing: the program hears why.
   [[nodiscard]] std::optional<int> ends_process(const Status& why, bool fenced) const;
+  // Likewise where the program waits in create(), and nothing of this life has been seen: it joins again by itself.
+  [[nodiscard]] bool joins_again(bool fenced, bool replaced) const { return !installed_ && fenced && !replaced; }
   static TimeMs now();
   void log_waits(std::chrono::steady_clock::time_point& next);
   [[nodiscard]] std::string describe_commit_wait() const;
@@ -299,7 +309,9 @@ class Session final : private DataPath {
   bool installed_ = false, finished_ = false, exiting_ = false;
   bool spare_ = false;             // it began as one, or has been told to wait
   std::uint64_t follows_run_ = 0;  // whose checkpoints it fetches meanwhile
-  bool begin_again_ = false;       // as one, with what it has mapped unmapped
+  bool begins_again_ = false;      // this life comes after another one of the same create()
+  bool begin_again_ = false;       // another one is to come after it, with what it has mapped unmapped
+  Status over_;                    // why, unless it is to wait as a spare
   bool mapped_ = false;
   std::optional<worker_effect::Called> called_;
   std::optional<Checkpoints> checkpoints_;

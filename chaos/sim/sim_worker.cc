@@ -799,6 +799,13 @@ void SimWorker::fail(const worker_effect::Fail& what) {
   // As Session::wait_for_plan.
   if (why.code() == Code::kFinished && store_ && !installed_) (void)store_->finish();
   if (why.code() == Code::kRolledBack || what.fenced) return exit(End::kFailed, why);
+  // Its launcher takes what comes now for the program's own failure, which ends the job.
+  const bool blameless =
+      why.code() == Code::kClosed || (installed_ && (why.code() == Code::kTimeout || why.code() == Code::kPeerLost));
+  if (blameless && recall_ && !exiting_ && !begins_again_) {
+    return world_.violated("I7",
+                           describe() + " is not started again, and its program is not to blame: " + why.describe());
+  }
   if (installed_ && !engine_.stopped() && !world_.is(Mutant::stopped_before_stop)) {
     engine_.stop(why);
     stopped_ = true;
@@ -1843,6 +1850,7 @@ void SimWorker::begin_again() {
   if (exiting_ || finished_) return;
   const char* const why = "it begins again, as a spare that has looked at nothing";
   std::vector<WorkerEffect> effects;
+  begins_again_ = true;
   machine_.leave(false, why, world_.now(), effects);
   run_effects(std::move(effects));
   exit(End::kBeginsAgain, Status(Code::kClosed, why));

@@ -289,6 +289,7 @@ class SimWorker final : private SimTransport::Owner {
   bool serving_ = false;
   std::uint64_t follows_run_ = 0;  // of the job whose checkpoints it fetches as a spare
   bool program_done_ = false, desynced_ = false, leaving_ = false, exiting_ = false, watching_ = false;
+  bool begins_again_ = false;  // as a spare, with a new life
   Micros stands_still_until_us_ = 0;
   std::optional<Micros> leave_by_us_;  // it drains
   std::optional<Micros> armed_us_;

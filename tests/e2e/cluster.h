@@ -71,6 +71,8 @@ class Cluster {
   [[nodiscard]] const storage::Secret& secret() const { return *secret_; }
   tracker::Tracker& tracker() { return *tracker_; }
   void stop_tracker() { tracker_.reset(); }
+  // While none runs.
+  void lose_journal() { disk_ = std::make_shared<storage::FakeDisk>(); }
 
   [[nodiscard]] std::string address() const {
     const bool v6 = bind_.find(':') != std::string::npos;

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/events.h"
 #include "tests/e2e/process.h"
+#include "tests/flipping_proxy.h"
 
 namespace warren {
 namespace {
@@ -81,6 +83,63 @@ TEST(Spares, TheLaunchersExitCodeIsThatOfTheRanks) {
   EXPECT_EQ(lines, (std::multiset<std::string>{"done 1", "done 1", "joined 0 0", "joined 1 0"}));
   EXPECT_EQ(launcher.line(), "");
   EXPECT_EQ(launcher.wait(), 0);
+}
+
+// Two of four workers, in a job with a tracker elsewhere.
+std::vector<std::string> half(const testing::Cluster& cluster, const std::string& tracker, int first,
+                              const std::string& stop) {
+  const std::string program = std::string("exec ") + WARREN_DRAINER + " " + tracker + " " + cluster.root_file() +
+                              " $WARREN_WORKER_ID 4 " + stop;
+  return {WARREN_CLI,
+          "run",
+          "-n",
+          "2",
+          "--first_worker=" + std::to_string(first),
+          "--world_size=4",
+          "--tracker=" + tracker,
+          "--secret_file=" + cluster.root_file(),
+          "--job=drain",
+          "--round_timeout_ms=3000",
+          "--",
+          "/bin/sh",
+          "-c",
+          program};
+}
+
+// Of the others none knows enough, and the job begins anew: those that live are out of it, for no fault of theirs.
+TEST(Launched, WhereTheJournalIsLostWithHalfOfTheWorkersTheOtherHalfBeginsAnew) {
+  testing::Events events;
+  testing::Cluster cluster("127.0.0.1", false, events.sink());
+  const std::uint16_t port = cluster.tracker().port();
+  Process stays(half(cluster, cluster.address(), 0, cluster.file("stop")));
+  auto goes = std::make_unique<Process>(half(cluster, cluster.address(), 2, cluster.file("stop")));
+  events.wait_for("committed");
+  cluster.stop_tracker();
+  goes.reset();
+  cluster.lose_journal();
+  cluster.start_tracker(port);
+  events.wait_for("rebuild_failed");
+  Process comes(half(cluster, cluster.address(), 2, cluster.file("stop")));
+  events.wait_for_next("committed");
+  std::ofstream(cluster.file("stop")).put('!');
+  EXPECT_EQ(stays.wait(), 0);
+  EXPECT_EQ(comes.wait(), 0);
+}
+
+TEST(Launched, WorkersThatAreCutOffWhileTheyWaitInCreateJoinAgain) {
+  testing::Events events;
+  testing::Cluster cluster("127.0.0.1", false, events.sink());
+  FlippingProxy proxy(cluster.tracker().port());
+  Process waits(half(cluster, "127.0.0.1:" + std::to_string(proxy.port()), 0, cluster.file("stop")));
+  events.wait_for("job_created");
+  proxy.cut();
+  events.wait_for("worker_lost");
+  proxy.mend();
+  Process other(half(cluster, cluster.address(), 2, cluster.file("stop")));
+  events.wait_for("committed");
+  std::ofstream(cluster.file("stop")).put('!');
+  EXPECT_EQ(waits.wait(), 0);
+  EXPECT_EQ(other.wait(), 0);
 }
 
 // `warren chaos` and `warren bench` on the fake device: what they find out with real GPUs is worth no more than they

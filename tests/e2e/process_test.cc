@@ -10,7 +10,9 @@
 #include <sstream>
 
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/events.h"
 #include "tests/e2e/process.h"
+#include "tests/flipping_proxy.h"
 
 namespace warren {
 namespace {
@@ -185,6 +187,44 @@ TEST(Processes, AStoppedRankIsNoticedFencedAndFindsOut) {
   EXPECT_THAT(workers[1]->line(), StartsWith("failed "));
   next[0]->kill(SIGKILL);
   EXPECT_THAT(next[1]->line(), HasSubstr("rank 0"));
+}
+
+// The tracker gives up who is silent for longer than the round timeout, also before it has a place: it joins again, in
+// the same create().
+TEST(Processes, AWorkerThatIsStoppedWhileItWaitsInCreateJoinsAgain) {
+  for (const char* log : {"", "logs"}) {
+    testing::Events events;
+    Cluster cluster("127.0.0.1", false, events.sink());
+    const auto looper = [&](const std::string& worker) {
+      return std::vector<std::string>{
+          WARREN_LOOPER, cluster.address(), cluster.root_file(), worker, "2", "1", "1000", log};
+    };
+    Process waiting(looper("1"));
+    events.wait_for("job_created");
+    waiting.kill(SIGSTOP);
+    events.wait_for("worker_lost");
+    waiting.kill(SIGCONT);
+    Process other(looper("0"));
+    EXPECT_EQ(other.line(), "joined 0");
+    EXPECT_EQ(waiting.line(), "joined 1");
+  }
+}
+
+TEST(Processes, AWorkerThatIsCutOffWhileItWaitsInCreateJoinsAgain) {
+  testing::Events events;
+  Cluster cluster("127.0.0.1", false, events.sink());
+  FlippingProxy proxy(cluster.tracker().port());
+  const auto looper = [&](const std::string& tracker, const std::string& worker) {
+    return std::vector<std::string>{WARREN_LOOPER, tracker, cluster.root_file(), worker, "2", "1", "1000", "logs"};
+  };
+  Process waiting(looper("127.0.0.1:" + std::to_string(proxy.port()), "1"));
+  events.wait_for("job_created");
+  proxy.cut();
+  events.wait_for("worker_lost");
+  proxy.mend();
+  Process other(looper(cluster.address(), "0"));
+  EXPECT_EQ(other.line(), "joined 0");
+  EXPECT_EQ(waiting.line(), "joined 1");
 }
 
 // RocksDB's static objects are destroyed by exit() before a program's older ones, and wait for threads that a child of

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kStale =
     "Refused 7: this life is not a member of job j: its epoch was ended, or it was silent for longer than the round "
-    "timeout; join again\n";
+    "timeout; join again [fenced]\n";
 
 // A job of two, w0 = life 10 and w1 = life 11, running in epoch 1.
 void start_two(TrackerScript& t) {
@@ -55,7 +55,7 @@ TEST(Tracker, AJobFromFirstJoinToForgotten) {
   EXPECT_EQ(t.join("w0", 20, 2),
             "20 <- Refused 12: job j is finished; start a new one under another name, or free this one by "
             "`warren forget --job=j`\ndrop 20\n");
-  EXPECT_EQ(t.beat(10, 1), "10 <- Refused 7: job j is finished\ndrop 10\n");
+  EXPECT_EQ(t.beat(10, 1), "10 <- Refused 7: job j is finished [fenced]\ndrop 10\n");
   EXPECT_EQ(t.pass(5000), "forget\n");
   EXPECT_FALSE(t.machine().next_deadline().has_value());
   EXPECT_EQ(t.finalize(11, 1), "11 <- Finished epoch 1\ndrop 11\n");
@@ -144,7 +144,7 @@ TEST(Tracker, ANewerLifeReplacesOneThatWaits) {
   EXPECT_EQ(
       t.join("w0", 20, 2),
       "10 <- Refused 7: a newer life of worker w0 has joined; if that is not meant, give each process a worker id "
-      "of its own\ndrop 10\n"
+      "of its own [replaced]\ndrop 10\n"
       "20 <- Welcome 1 of 2\n");
   EXPECT_EQ(t.join("w0", 10, 2), "10 <- " + std::string(kStale) + "drop 10\n");
   EXPECT_EQ(t.machine().view(TimeMs{0}).members.size(), 1U);
@@ -182,7 +182,7 @@ TEST(Tracker, ANewerLifeOfAMemberInterrupts) {
             "10 <- " +
                 reason +
                 "11 <- Refused 7: a newer life of rank 1 (worker w1 on host h) has joined; if that is not meant, give "
-                "each process a worker id of its own\ndrop 11\n"
+                "each process a worker id of its own [replaced]\ndrop 11\n"
                 "21 <- Welcome 1 of 2 missing w0\n");
   EXPECT_EQ(t.stopped(10, 2), "drop 10\n");
   EXPECT_EQ(t.join("w0", 20, 2),
@@ -565,7 +565,7 @@ TEST(Tracker, RestartedAfterTheEndItStillAnswersFinished) {
   (void)t.finalize(11, 1);
   t.restart();
   EXPECT_EQ(t.finalize(11, 1), "11 <- Finished epoch 1\ndrop 11\n");
-  EXPECT_EQ(t.finalize(11, 2), "11 <- Refused 7: job j is finished\ndrop 11\n");
+  EXPECT_EQ(t.finalize(11, 2), "11 <- Refused 7: job j is finished [fenced]\ndrop 11\n");
   EXPECT_EQ(t.pass(5000), "forget\n");
 }
 

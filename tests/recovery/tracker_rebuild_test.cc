@@ -39,7 +39,7 @@ wire::Envelope known_too(std::uint64_t life, std::uint64_t epoch, std::uint64_t 
   return e;
 }
 
-const std::string kAnew = "; join again\n";
+const std::string kAnew = "; join again [fenced]\n";
 
 TEST(TrackerRebuild, AllMembersTellAndTheJobGoesOnWithoutAnInterrupt) {
   TrackerScript t(true, 2);
@@ -152,7 +152,7 @@ TEST(TrackerRebuild, HalfOfTheMembersAreNotEnough) {
   const std::string why =
       "Refused 7: the tracker has lost what it knew of job j, and only 1 of the 2 members of its newest epoch have "
       "told "
-      "what they know; join again\n";
+      "what they know; join again [fenced]\n";
   EXPECT_EQ(t.pass(5000), "10 <- " + why + "drop 10\n99 <- " + why + "drop 99\n");
   EXPECT_EQ(t.beat(10, 7).substr(0, 40), "10 <- Refused 7: this life is not a memb");
   (void)t.join("w0", 20, 2);

@@ -48,7 +48,7 @@ wire::Envelope report_of_commit(const TrackerScript& t, std::uint64_t life, std:
 
 const std::string kStale =
     "Refused 7: this life is not a member of job j: its epoch was ended, or it was silent for longer than the round "
-    "timeout; join again\n";
+    "timeout; join again [fenced]\n";
 const std::string kLeft1 =
     " epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) left without finalizing; the other ranks wait until it is "
     "started again, and go on\n";

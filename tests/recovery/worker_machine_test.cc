@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "recovery/plan_changes.h"
 #include "tests/recovery/script.h"
 
@@ -140,8 +144,9 @@ class WorkerScript {
     e.mutable_interrupt()->set_reason("its checkpoint is lost");
     return get(e);
   }
-  std::string refused(Code code = Code::kClosed, bool fenced = false) {
+  std::string refused(Code code = Code::kClosed, bool fenced = false, bool replaced = false) {
     wire::Envelope e = from_tracker(10);
+    e.mutable_refused()->set_replaced(replaced);
     e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
     e.mutable_refused()->set_reason("a newer life has joined");
     e.mutable_refused()->set_fenced(fenced);
@@ -708,7 +713,7 @@ TEST(Worker, AFailureThatASilentTrackerDoesNotAnswerEndsInAnError) {
         std::string("job j cannot go on, and the tracker at 10.0.0.9:9100 has not answered for 33 s: ") +
         (link ? "the link to rank 1 broke: reset \n" : "here a, there b\n");
     EXPECT_TRUE(w.pass(1000).ends_with("stop before epoch 2: " + why));
-    EXPECT_EQ(w.on_stopped(2), (link ? "fail peer lost: " : "fail desync: ") + why);
+    EXPECT_EQ(w.on_stopped(2), (link ? "fenced peer lost: " : "fail desync: ") + why);
   }
 }
 
@@ -721,7 +726,7 @@ TEST(Worker, AFinalizeThatNobodyAnswersEnds) {
       "cannot finalize job j: the tracker at 10.0.0.9:9100 has not answered for 30 s; whether the other ranks have "
       "finished is not known\n";
   EXPECT_EQ(w.pass(1000), "stop before epoch 2: " + why);
-  EXPECT_EQ(w.on_stopped(2), "fail timeout: " + why);
+  EXPECT_EQ(w.on_stopped(2), "fenced timeout: " + why);
 }
 
 TEST(Worker, GivingUpSaysSo) {
@@ -892,8 +897,8 @@ TEST(Worker, ASuspendedLifeThatIsDisownedOrGivesUpOrHearsNothingEnds) {
   WorkerScript unheard(false, 2);
   suspended(unheard);
   const std::string text = unheard.pass(30'000);
-  EXPECT_EQ(text.substr(text.find("fail")),
-            "fail timeout: the tracker at 10.0.0.9:9100 has not answered for 30 s after it had interrupted the job; "
+  EXPECT_EQ(text.substr(text.find("fenced")),
+            "fenced timeout: the tracker at 10.0.0.9:9100 has not answered for 30 s after it had interrupted the job; "
             "start it again, then this worker\n");
 }
 
@@ -1207,7 +1212,7 @@ TEST(WorkerSpare, LeavesWhenItIsPlannedForAfterItWasToldToWaitOn) {
   (void)w.welcome_as_spare(5);
   const std::string left = w.plan(5);
   EXPECT_NE(left.find("send Leave epoch 0: it was told to wait on as a spare"), std::string::npos) << left;
-  EXPECT_NE(left.find("fail closed"), std::string::npos) << left;
+  EXPECT_NE(left.find("fenced closed"), std::string::npos) << left;
 }
 
 TEST(WorkerSpare, IsCalledBeforeItHasHeardThatItWaits) {
@@ -1246,6 +1251,75 @@ TEST(WorkerFenced, WhomTheJobHasGivenUpIsToldApartFromWhomANewerLifeReplaces) {
     (void)suspended.interrupt(2, true);
     (void)suspended.on_stopped(2);
     EXPECT_EQ(suspended.refused(Code::kClosed, fenced).starts_with(fenced ? "fenced closed" : "fail closed"), true);
+  }
+}
+
+// A launcher starts the program again after these ends, and create() joins again; after the others the program has
+// failed, which ends the job.
+TEST(Worker, AnotherLifeFollowsEachEndForWhichTheProgramIsNotToBlame) {
+  const auto joining = [](WorkerScript& w) { (void)w.start(); };
+  const auto spare = [](WorkerScript& w) {
+    (void)w.start();
+    (void)w.welcome_as_spare();
+  };
+  const auto member = [](WorkerScript& w) { w.member(); };
+  const auto leaving = [](WorkerScript& w) {
+    w.member();
+    (void)w.leave(true);
+  };
+  const auto suspended = [](WorkerScript& w) {
+    w.member();
+    (void)w.interrupt(2, true);
+    (void)w.on_stopped(2);
+  };
+  struct Case {
+    const char* name;
+    std::function<void(WorkerScript&)> before;
+    std::function<std::string(WorkerScript&)> end;
+    const char* then;
+  };
+  const auto stopped = [](WorkerScript& w, std::string text) { return text + w.on_stopped(2); };
+  const auto unanswered = [](WorkerScript& w, const std::string&) {
+    (void)w.pass(40'000);
+    return w.on_stopped(2);
+  };
+  const std::vector<Case> cases = {
+      {"silent while it waited", joining, [](auto& w) { return w.refused(Code::kClosed, true); }, "fenced closed"},
+      {"another has its id", joining, [](auto& w) { return w.refused(Code::kClosed, true, true); }, "replaced closed"},
+      {"its settings differ", joining, [](auto& w) { return w.refused(Code::kRefused); }, "fail refused"},
+      {"it was forgotten", joining, [](auto& w) { return w.refused(); }, "fail closed"},
+      {"the others do not come", joining, [](auto& w) { return w.pass(30'000); }, "fail timeout"},
+      {"a spare is not known", spare, [](auto& w) { return w.refused(Code::kClosed, true); }, "fenced closed"},
+      {"a spare is replaced", spare, [](auto& w) { return w.refused(Code::kClosed, true, true); }, "replaced closed"},
+      {"a spare is planned for", spare, [](auto& w) { return w.plan(1); }, "fenced closed"},
+      {"a member is given up", member, [&](auto& w) { return stopped(w, w.refused(Code::kClosed, true)); },
+       "fenced closed"},
+      {"a member is replaced", member, [&](auto& w) { return stopped(w, w.refused(Code::kClosed, true, true)); },
+       "replaced closed"},
+      {"a member is forgotten", member, [&](auto& w) { return stopped(w, w.refused()); }, "fail closed"},
+      {"nobody answers that a link is broken", member, [&](auto& w) { return unanswered(w, w.link_broken(1)); },
+       "fenced peer lost"},
+      {"nobody answers that a result is lost", member, [&](auto& w) { return unanswered(w, w.log_gap(1)); },
+       "fenced unavailable"},
+      {"nobody answers that ranks disagree", member, [&](auto& w) { return unanswered(w, w.round_failed(1)); },
+       "fail desync"},
+      {"ranks disagree", member, [&](auto& w) { return stopped(w, w.interrupt(2, false, Code::kDesync)); },
+       "fail desync"},
+      {"more is lost than there are copies", member, [&](auto& w) { return stopped(w, w.interrupt(2)); },
+       "fail rolled back"},
+      {"the job is lost", member, [&](auto& w) { return stopped(w, w.lost(2)); }, "fail unavailable"},
+      {"who leaves is given up", leaving, [&](auto& w) { return stopped(w, w.refused(Code::kClosed, true)); },
+       "fenced closed"},
+      {"nobody answers to finalize", leaving, [&](auto& w) { return stopped(w, w.pass(40'000)); }, "fenced timeout"},
+      {"who is interrupted is given up", suspended, [](auto& w) { return w.refused(Code::kClosed, true); },
+       "fenced closed"},
+      {"nobody answers after an interrupt", suspended, [](auto& w) { return w.pass(40'000); }, "fenced timeout"},
+  };
+  for (const Case& c : cases) {
+    WorkerScript w(false, 2, WorkerScript::Waits::kIfFull);
+    c.before(w);
+    const std::string text = c.end(w);
+    EXPECT_NE(text.find(c.then), std::string::npos) << c.name << ": " << text;
   }
 }
 

@@ -113,6 +113,7 @@ struct Worker {
   bool worked = false;              // the last life took part in computing a round
   bool unfinished = false;          // it was in a job that had not finished
   Status cause;                     // what it said had ended its job
+  bool fenced = false;              // for which its program was not to blame
   bool drained = false;             // the last life left because it was told to
   bool lost = false;                // it ended otherwise than by the program's own failure, or with success
   int last_code = 0;                // how the last life ended
@@ -257,7 +258,7 @@ class Launch {
   // process that bury() ends.
   Status start(Worker& w) {
     // Until it lives, nothing of the life before counts for this one.
-    w.worked = w.placed = w.unfinished = w.drained = false;
+    w.worked = w.placed = w.unfinished = w.drained = w.fenced = false;
     w.cause = Status();
     w.started_at_ms = now_ms();
     w.killed_at_ms = -1;
@@ -337,6 +338,7 @@ class Launch {
     w.worked = w.life.has_worked();
     w.unfinished = w.life.in_unfinished_job();
     w.cause = w.life.cause();
+    w.fenced = w.life.fenced();
     w.drained = w.life.has_drained();
     const auto place = w.life.has_place();
     w.placed = place.value_or(false);
@@ -522,14 +524,14 @@ class Launch {
     // Ranks that disagree will disagree again.
     const bool disagreed = w.cause.code() == Code::kDesync;
     w.lost = ((killed && !aborted) || code == kExitPreempted || code == kExitFenced || code == kExitKillPoint ||
-              code == kExitRolledBack) &&
+              code == kExitRolledBack || w.fenced) &&
              !disagreed;
     if (ending_) return on_late_end(w, what);
     if (code == kExitRolledBack) {
       on_rollback(w, what);
     } else {
       if (code == kExitPreempted) what += " (preempted)";
-      if (code == kExitFenced) what += " (given up by its job)";
+      if (code == kExitFenced || w.fenced) what += " (for no fault of its program's)";
       if (code == kExitKillPoint) what += " (kill point)";
       // A program that leaves before it has done anything would do so for ever.
       if (code == kExitPreempted && w.drained && w.worked) {

@@ -20,7 +20,7 @@
 namespace warren::worker {
 
 struct LifePage {
-  static constexpr std::uint64_t kMagic = 0x366566694c6e7257;  // "WrnLife6"
+  static constexpr std::uint64_t kMagic = 0x376566694c6e7257;  // "WrnLife7"
   std::uint64_t magic = kMagic;
   std::atomic<std::uint64_t> beats{0};
   std::atomic<std::uint64_t> worked{0};
@@ -28,6 +28,7 @@ struct LifePage {
   enum Job : std::uint64_t { kNone, kUnfinished, kFinished };
   std::atomic<std::uint64_t> job{kNone};
   std::atomic<std::uint64_t> cause_code{0};      // stored after the text
+  std::atomic<std::uint64_t> cause_fenced{0};    // likewise before the code
   std::atomic<std::uint64_t> cause_given_up{0};  // whoever said it is gone
   std::atomic<std::uint64_t> made_since{0};      // another sign, since it was said
   std::array<char, kMostCauseBytes> cause{};
@@ -89,12 +90,13 @@ void LifeSign::finished() const {
   if (page_ != nullptr) page_->job.store(LifePage::kFinished, std::memory_order_relaxed);
 }
 
-void LifeSign::ended(const Status& why) {
+void LifeSign::ended(const Status& why, bool fenced) {
   if (why.code() == Code::kFinished) return finished();
   if (page_ == nullptr || page_->cause_code.load(std::memory_order_relaxed) != 0) return;
   const std::string text = why.describe();
   page_->cause.fill(0);
   std::copy_n(text.begin(), std::min(text.size(), page_->cause.size()), page_->cause.begin());
+  page_->cause_fenced.store(fenced ? 1 : 0, std::memory_order_relaxed);
   page_->cause_given_up.store(0, std::memory_order_relaxed);
   page_->made_since.store(0, std::memory_order_relaxed);
   said_cause_ = true;
@@ -213,6 +215,10 @@ Status LifeView::cause() const {
     text += c >= ' ' && c <= '~' ? c : '?';
   }
   return {static_cast<Code>(code), std::move(text)};
+}
+
+bool LifeView::fenced() const {
+  return !cause().ok() && page_->cause_fenced.load(std::memory_order_relaxed) != 0;
 }
 
 bool LifeView::has_drained() const {

@@ -41,8 +41,8 @@ class LifeSign {
   void finished() const;
   // "This has ended the job, or my part in it": the first one stays, cut to kMostCauseBytes, until the sign that said
   // it is gone and the process has made another since. kFinished, which a life hears whose last one was lost in
-  // finalize, is as finished().
-  void ended(const Status& why);
+  // finalize, is as finished(). `fenced`: the program is not to blame, and its next life goes on.
+  void ended(const Status& why, bool fenced);
   // "I leave because my place is needed elsewhere": stays for the rest of this life.
   void drained() const;
   // When the launcher wants the worker to have left, on the monotonic clock; 0: it does not.
@@ -88,6 +88,8 @@ class LifeView {
   [[nodiscard]] bool in_unfinished_job() const;
   // Why its job ended for it, printable; kOk: nothing was said.
   [[nodiscard]] Status cause() const;
+  // Its program is not to blame for that, and its next life goes on.
+  [[nodiscard]] bool fenced() const;
   [[nodiscard]] bool has_drained() const;
   // "Your place is needed elsewhere: leave by then." Milliseconds on the monotonic clock; 1: at once.
   void ask_to_leave(std::int64_t by_ms) const;

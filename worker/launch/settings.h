@@ -45,7 +45,7 @@ enum class OnSigterm {
 
 // What a worker's exit code tells its launcher, besides success and failure.
 inline constexpr int kExitPreempted = 75;  // EX_TEMPFAIL: the machine is needed elsewhere, try again
-inline constexpr int kExitFenced = 76;     // the job has given this life up and goes on: another one may take a place
+inline constexpr int kExitFenced = 76;     // this life is over for no fault of its program's: another one goes on
 inline constexpr int kExitRolledBack = 77;
 inline constexpr int kExitDeserted = 70;  // EX_SOFTWARE: what the launcher makes of 0 without finalize
 // A worker that was started again after its job had finished, or a spare that was not needed: its launcher takes it for

@@ -893,7 +893,28 @@ TEST(LaunchRestarts, WhomItsJobHasGivenUpIsLostAndNotFailed) {
   const std::string text = launcher.rest();
   EXPECT_EQ(launcher.wait(), 0) << text;
   EXPECT_THAT(text,
-              HasSubstr("ended with exit code 76 (given up by its job); starting it again at once (restart 1 of 1"));
+              HasSubstr("ended with exit code 76 (for no fault of its program's); starting it again at once (restart 1 "
+                        "of 1"));
+}
+
+// Such as on_rollback=error, where the program hears of it, and a GPU that fails.
+TEST(LaunchRestarts, WhoIsNotToBlameForItsEndIsStartedAgainHoweverItEnds) {
+  for (const char* how : {"fails", "aborts", "leaves"}) {
+    LaunchOptions o = alive(1, "exec $CHILD over");
+    o.variables["HOW"] = how;
+    o.restarts = 1;
+    o.failure_restarts = 0;
+    LauncherProcess launcher(o);
+    const std::string text = launcher.rest();
+    EXPECT_EQ(launcher.wait(), 0) << text;
+    EXPECT_THAT(text, HasSubstr("after: out of the job (for no fault of its program's); starting it again at once"));
+  }
+  LaunchOptions o = alive(1, "exec $CHILD blamed");
+  o.restarts = 1;
+  o.failure_restarts = 0;
+  LauncherProcess launcher(o);
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 5) << text;
 }
 
 TEST(LaunchSpares, HaveTheIdsBeyondTheWorldAndEndWellWhereTheyAreNotNeeded) {

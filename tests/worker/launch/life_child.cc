@@ -15,6 +15,8 @@
 //   life_child waits   says that it has no place, and fails with exit code 5
 //   life_child member  says that it had none, and has one since, and fails with exit code 6
 //   life_child fenced  takes part in a round and is given up by its job, three times
+//   life_child over    says that its life is over, and ends as $HOW says: fails (exit code 5), aborts, leaves (0)
+//   life_child blamed  says that its life is over for a fault of the program's, and fails
 // In its second life (WARREN_ATTEMPT is 1) it does nothing but open the FIFO for writing, if there is one.
 #include <fcntl.h>
 #include <unistd.h>
@@ -79,9 +81,15 @@ int main(int, char** argv) {
   if (what == "disagrees") {
     sign.beat();
     sign.worked();
-    sign.ended(warren::Status(warren::Code::kDesync, "rank 1 calls something else"));
-    sign.ended(warren::Status(warren::Code::kClosed, "later"));
+    sign.ended(warren::Status(warren::Code::kDesync, "rank 1 calls something else"), false);
+    sign.ended(warren::Status(warren::Code::kClosed, "later"), true);
     std::raise(SIGABRT);
+  }
+  if (what == "over" || what == "blamed") {
+    sign.beat();
+    sign.ended(warren::Status(warren::Code::kClosed, "out of the job"), what == "over");
+    if (variable("HOW") == "aborts") std::raise(SIGABRT);
+    return variable("HOW") == "leaves" ? 0 : 5;
   }
   if (what == "never") return wait_at_fifo(O_RDONLY);
   if (what == "beat") {

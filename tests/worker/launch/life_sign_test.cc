@@ -84,13 +84,27 @@ TEST(LifeSign, TellsHowItsJobEnded) {
   const LifeSign second = sign_on(std::to_string(v.fd()));
   second.beat();
   EXPECT_TRUE(v.in_unfinished_job()) << "another communicator of the process, another job";
-  sign.ended(Status(Code::kFinished, "the job is finished"));
+  sign.ended(Status(Code::kFinished, "the job is finished"), false);
   EXPECT_FALSE(v.in_unfinished_job());
   EXPECT_TRUE(v.cause().ok());
-  sign.ended(Status(Code::kDesync, "a\nb" + std::string(1000, 'x')));
-  sign.ended(Status(Code::kClosed, "later"));
+  sign.ended(Status(Code::kDesync, "a\nb" + std::string(1000, 'x')), false);
+  sign.ended(Status(Code::kClosed, "later"), false);
   EXPECT_EQ(v.cause().code(), Code::kDesync);
   EXPECT_EQ(v.cause().message(), "a?b" + std::string(kMostCauseBytes - 3, 'x'));
+  EXPECT_FALSE(v.fenced());
+}
+
+TEST(LifeSign, TellsWhetherTheProgramIsToBlameForThat) {
+  const LifeView v = view();
+  auto sign = std::make_unique<LifeSign>(sign_on(std::to_string(v.fd())));
+  EXPECT_FALSE(v.fenced());
+  sign->ended(Status(Code::kClosed, "given up"), true);
+  EXPECT_TRUE(v.fenced());
+  sign->ended(Status(Code::kDesync, "later"), false);
+  EXPECT_TRUE(v.fenced()) << "the first one stays";
+  sign.reset();
+  sign = std::make_unique<LifeSign>(sign_on(std::to_string(v.fd())));
+  EXPECT_FALSE(v.fenced()) << "the program goes on with another one";
 }
 
 // A program that goes on with another communicator has got over what ended the one before.
@@ -99,23 +113,23 @@ TEST(LifeSign, ForgetsTheCauseWithTheSignThatSaidItWhereThereIsALaterOne) {
   const auto sign = [&] { return std::make_unique<LifeSign>(sign_on(std::to_string(v.fd()))); };
   auto first = sign();
   auto beside = sign();
-  first->ended(Status(Code::kDesync, "a"));
+  first->ended(Status(Code::kDesync, "a"), false);
   beside.reset();
   auto later = sign();
   EXPECT_EQ(v.cause().message(), "a") << "the one that has ended is still there";
   first.reset();
   EXPECT_TRUE(v.cause().ok()) << "the program goes on with the later one";
-  later->ended(Status(Code::kPeerLost, "b"));
+  later->ended(Status(Code::kPeerLost, "b"), false);
   beside = sign();
   EXPECT_EQ(v.cause().message(), "b");
-  beside->ended(Status(Code::kClosed, "c"));
+  beside->ended(Status(Code::kClosed, "c"), false);
   EXPECT_EQ(v.cause().message(), "b") << "the first one stays";
   beside.reset();
   EXPECT_EQ(v.cause().message(), "b") << "another one's end";
   later.reset();
   EXPECT_TRUE(v.cause().ok()) << "one was made since";
   auto last = sign();
-  last->ended(Status(Code::kDesync, "d"));
+  last->ended(Status(Code::kDesync, "d"), false);
   last.reset();
   EXPECT_EQ(v.cause().message(), "d") << "none was made since: it is what has ended the process";
   last = sign();
