@@ -15,6 +15,7 @@ DECLARE_string(data_dir);
 DECLARE_string(tracker);
 DECLARE_string(secret_file);
 DECLARE_string(job);
+DECLARE_string(port_range);
 DECLARE_int32(port);
 DECLARE_int32(http_port);
 
@@ -62,6 +63,11 @@ int doctor(const std::vector<std::string>&) {
   }
   options.port = port.value();
   options.http_port = http_port.value();
+  if (const std::string text = given(FLAGS_port_range, "WARREN_PORT_RANGE", ""); !text.empty()) {
+    const auto range = worker::parse_port_range(FLAGS_port_range.empty() ? "WARREN_PORT_RANGE" : "--port_range", text);
+    if (!range.ok()) return usage_error(kDoctorCommand, range.status().describe());
+    options.port_range = range.value();
+  }
   options.data_dir = FLAGS_data_dir.empty() ? "." : FLAGS_data_dir;
   options.tracker = given(FLAGS_tracker, "WARREN_TRACKER", "");
   options.secret_file = given(FLAGS_secret_file, "WARREN_SECRET_FILE", "");
@@ -83,15 +89,15 @@ const Command kDoctorCommand = {
     .summary = "examines this machine: ports, interfaces, disk, clocks, limits",
     .usage =
         "[--tracker=HOST:PORT [--secret_file=FILE] [--job=NAME]] [--data_dir=DIR] [--port=N] [--http_port=N] "
-        "[--json]",
+        "[--port_range=LOW:HIGH] [--json]",
     .text =
         "Each line is ok, warn or bad, and says what to do. The exit code is 1 if one is bad. The tracker is looked "
         "for "
         "at --tracker, else at WARREN_TRACKER, else not at all; the secret of --secret_file, else of "
         "WARREN_SECRET_FILE, "
         "is tried at it. Without --data_dir the current folder's disk is "
-        "measured. Nothing is changed.",
-    .flags = {"tracker", "secret_file", "job", "data_dir", "port", "http_port", "json"},
+        "measured. The ports of workers are those of --port_range, else of WARREN_PORT_RANGE. Nothing is changed.",
+    .flags = {"tracker", "secret_file", "job", "data_dir", "port", "http_port", "port_range", "json"},
     .run = doctor,
 };
 

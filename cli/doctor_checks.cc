@@ -165,18 +165,50 @@ std::string bind_trouble(std::uint16_t port) {
   return {};
 }
 
+// Which the system gives to outgoing connections; nothing: it does not say.
+std::optional<worker::PortRange> ephemeral_ports() {
+  std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");
+  worker::PortRange range;
+  return file >> range.first >> range.last ? std::optional(range) : std::nullopt;
+}
+
 void check_port(Findings& out, const char* name, const char* flag, std::uint16_t port) {
   Finding f{name, Health::kOk, std::to_string(port) + " is free", ""};
-  std::ifstream range("/proc/sys/net/ipv4/ip_local_port_range");
-  unsigned low = 0, high = 0;
+  const auto ephemeral = ephemeral_ports();
   if (const std::string trouble = bind_trouble(port); !trouble.empty()) {
     f.health = Health::kWarn;
     f.text = std::to_string(port) + ": " + trouble;
     f.advice = std::string("if that is not a tracker that runs here, choose another one with ") + flag;
-  } else if (range >> low >> high && port >= low && port <= high) {
+  } else if (ephemeral && port >= ephemeral->first && port <= ephemeral->last) {
     f.health = Health::kWarn;
     f.text += ", but outgoing connections may take it: it lies in the range of ephemeral ports";
-    f.advice = std::string("choose one below ") + std::to_string(low) + " with " + flag;
+    f.advice = std::string("choose one below ") + std::to_string(ephemeral->first) + " with " + flag;
+  }
+  out.push_back(std::move(f));
+}
+
+void check_worker_ports(Findings& out, const worker::PortRange& range) {
+  Finding f{"worker_ports", Health::kOk, "each worker listens on any two free ports", ""};
+  if (!range.given()) {
+    f.text += "; --port_range=LOW:HIGH (WARREN_PORT_RANGE) gives those that a firewall lets through";
+    out.push_back(std::move(f));
+    return;
+  }
+  std::uint32_t free = 0;
+  for (std::uint32_t port = range.first; port <= range.last; ++port) {
+    free += bind_trouble(static_cast<std::uint16_t>(port)).empty() ? 1 : 0;
+  }
+  const std::uint32_t workers = free / worker::kPortsOfWorker;
+  f.text = std::to_string(free) + " of the " + std::to_string(range.size()) + " ports of " + to_string(range) +
+           " are free: enough for " + std::to_string(workers) + (workers == 1 ? " worker" : " workers");
+  const auto ephemeral = ephemeral_ports();
+  if (workers == 0) {
+    f.health = Health::kBad;
+    f.advice = "no worker could start here: give a wider range, or end what listens there";
+  } else if (ephemeral && range.first <= ephemeral->last && range.last >= ephemeral->first) {
+    f.health = Health::kWarn;
+    f.text += ", but outgoing connections may take some: they lie in the range of ephemeral ports";
+    f.advice = "choose a range below " + std::to_string(ephemeral->first);
   }
   out.push_back(std::move(f));
 }
@@ -377,6 +409,7 @@ std::vector<Finding> examine(const DoctorOptions& options) {
   check_somaxconn(out);
   check_port(out, "port", "--port", options.port);
   check_port(out, "http_port", "--http_port", options.http_port);
+  check_worker_ports(out, options.port_range);
   check_interfaces(out);
   if (!options.tracker.empty()) check_tracker(out, options);
   check_disk(out, options.data_dir);

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "worker/launch/port_range.h"
+
 namespace warren::cli {
 
 enum class Health { kOk, kWarn, kBad };
@@ -20,9 +22,10 @@ struct DoctorOptions {
   std::string data_dir;  // where a tracker would keep its journal
   std::uint16_t port = 0;
   std::uint16_t http_port = 0;
-  std::string tracker;      // "host:port"; empty: no tracker is looked for
-  std::string secret_file;  // tried at that tracker; empty: none is
-  std::string job;          // whose worker the secret is to make
+  worker::PortRange port_range;  // of workers
+  std::string tracker;           // "host:port"; empty: no tracker is looked for
+  std::string secret_file;       // tried at that tracker; empty: none is
+  std::string job;               // whose worker the secret is to make
 };
 
 // In the order in which they are shown. Takes at most a few seconds.

@@ -70,6 +70,7 @@ DECLARE_string(secret_file);
 DECLARE_string(data_dir);
 DECLARE_string(host_id);
 DECLARE_string(domain_id);
+DECLARE_string(port_range);
 DECLARE_string(replicas);
 DECLARE_string(log);
 DECLARE_string(log_memory_bytes);
@@ -103,6 +104,7 @@ Variables from_flags() {
   put("WARREN_SECRET_FILE", FLAGS_secret_file);
   put("WARREN_ROUND_TIMEOUT_MS", FLAGS_round_timeout_ms);
   put("WARREN_JOIN_TIMEOUT_MS", FLAGS_join_timeout_ms);
+  put("WARREN_PORT_RANGE", FLAGS_port_range);
   put("WARREN_TRANSPORT", FLAGS_transport);
   put("WARREN_ALGORITHM", FLAGS_algorithm);
   put("WARREN_COSTS", FLAGS_costs);
@@ -420,6 +422,7 @@ const Command kRunCommand = {
               "insecure_no_auth",
               "round_timeout_ms",
               "join_timeout_ms",
+              "port_range",
               "transport",
               "algorithm",
               "costs",

@@ -10,6 +10,9 @@ DEFINE_string(memory, "cpu", "where the buffers of calls lie: cpu or gpu");
 // Settings of a worker; empty: left to its environment.
 DEFINE_string(host_id, "", "equal for workers that can share memory (default: this machine and container)");
 DEFINE_string(domain_id, "", "equal for what dies together (default: this machine)");
+DEFINE_string(
+    port_range, "",
+    "LOW:HIGH: the ports that workers may listen on, two each of those on a machine (default: any free ones)");
 DEFINE_string(replicas, "", "copies of what is logged, in distinct failure domains; 0: no fault tolerance (default 2)");
 DEFINE_string(log, "", "memory, async or sync: when results are written to --data_dir");
 DEFINE_string(log_memory_bytes, "", "a worker's part of the log in memory");

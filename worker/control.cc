@@ -238,8 +238,9 @@ Status Control::open(const Settings& settings) {
   };
   events.warning = [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); };
   connector_ = std::make_unique<Connector>(settings.job, link_key, self_, std::move(events));
-  auto port = connector_->listen(addresses.value().bind, 0);
-  if (!port.ok()) return port.status();
+  auto port =
+      listen_in(settings.port_range, [&](std::uint16_t at) { return connector_->listen(addresses.value().bind, at); });
+  if (!port.ok()) return port.status().because_of_this("cannot accept data links");
   bool maps = settings.transport != kTcpTransport;
   if (maps) {
     if (const Status status = connector_->listen_on_host(); !status.ok()) {

@@ -872,8 +872,9 @@ TEST(Doctor, LooksAtEverything) {
     EXPECT_THAT(check.at("level"), testing::AnyOf("ok", "warn"));
     EXPECT_EQ(check.at("level") == "ok", check.at("advice") == "") << check;
   }
-  EXPECT_THAT(names, testing::ElementsAre("cores", "nofile", "memlock", "shm", "ptrace_scope", "somaxconn", "port",
-                                          "http_port", "interfaces", "disk", "fsync", "clock", "time", "variables"));
+  EXPECT_THAT(
+      names, testing::ElementsAre("cores", "nofile", "memlock", "shm", "ptrace_scope", "somaxconn", "port", "http_port",
+                                  "worker_ports", "interfaces", "disk", "fsync", "clock", "time", "variables"));
   EXPECT_THAT(e.output, HasSubstr("did you mean WARREN_TRACKER?"));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
@@ -885,6 +886,16 @@ TEST(Doctor, ABadLineIsAFailure) {
   const Ended tracker = warren({"doctor", "--tracker=127.0.0.1:1"});
   EXPECT_EQ(tracker.code, 1);
   EXPECT_THAT(tracker.output, HasSubstr("127.0.0.1:1: Connection refused"));
+}
+
+TEST(Doctor, CountsThePortsOfWorkers) {
+  const LiveTracker tracker;
+  const std::string port = tracker.address.substr(tracker.address.rfind(':') + 1);
+  const Ended taken = warren({"doctor", "--port_range=" + port + ":" + port});
+  EXPECT_EQ(taken.code, 1);
+  EXPECT_THAT(taken.output, HasSubstr("\nbad   worker_ports  0 of the 1 ports of " + port + ":" + port + " are free"));
+  EXPECT_THAT(warren({"doctor"}, {"WARREN_PORT_RANGE=1:4"}).output, HasSubstr(" of the 4 ports of 1:4 are free"));
+  EXPECT_THAT(warren({"doctor", "--port_range=4:1"}).error, HasSubstr("--port_range is '4:1'"));
 }
 
 TEST(Doctor, TriesTheSecretAtTheTracker) {

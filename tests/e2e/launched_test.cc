@@ -1,7 +1,11 @@
 // Jobs that `warren run` starts. No sanitizer has them: the program `warren`, with all its commands and what tests kill
 // with, would be a sixth of what is compiled there.
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -140,6 +144,52 @@ TEST(Launched, WorkersThatAreCutOffWhileTheyWaitInCreateJoinAgain) {
   std::ofstream(cluster.file("stop")).put('!');
   EXPECT_EQ(waits.wait(), 0);
   EXPECT_EQ(other.wait(), 0);
+}
+
+// Whether each of these ports of the loopback is free.
+bool are_free(int first, int last) {
+  for (int port = first; port <= last; ++port) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int yes = 1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(static_cast<std::uint16_t>(port));
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const bool free = bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0 && listen(fd, 1) == 0;
+    close(fd);
+    if (!free) return false;
+  }
+  return true;
+}
+
+// Each listens on two; one that is killed gives its own back to its next life.
+TEST(Launched, ARangeOfTwoPortsAWorkerIsEnough) {
+  const testing::TempDir folder;
+  int first = 20'000 + getpid() % 1000 * 10;
+  while (!are_free(first, first + 3)) first += 4;
+  const std::string range = std::to_string(first) + ":" + std::to_string(first + 3);
+  const auto run = [&](const std::string& workers, const std::string& program) {
+    return std::vector<std::string>{
+        WARREN_CLI,       "run", "-n",      workers, "--job=drain", "--port_range=" + range, "--round_timeout_ms=3000",
+        "--prefix=false", "--",  "/bin/sh", "-c",    program};
+  };
+  const std::string drainer =
+      std::string(WARREN_DRAINER) + " $WARREN_TRACKER $WARREN_SECRET_FILE $WARREN_WORKER_ID $WARREN_WORLD_SIZE ";
+  Process launcher(run("2", "[ $WARREN_WORKER_ID = 0 ] || echo $$; exec " + drainer + (folder / "stop")));
+  const pid_t killed = std::stoi(launcher.line());
+  std::set<std::string> joined = {launcher.line(), launcher.line()};
+  EXPECT_EQ(joined, (std::set<std::string>{"joined 0 0", "joined 1 0"}));
+  for (int port = first; port < first + 4; ++port) EXPECT_FALSE(are_free(port, port)) << port;
+  ::kill(killed, SIGKILL);
+  EXPECT_NE(std::stoi(launcher.line()), killed);
+  EXPECT_THAT(launcher.line(), HasSubstr("joined 1 "));
+  // No more than the range has room for.
+  Process third(run("1", "exec " + drainer + (folder / "stop")));
+  EXPECT_THAT(third.line(), HasSubstr("all ports of the range " + range + " (port_range) are taken"));
+  EXPECT_NE(third.wait(), 0);
+  std::ofstream(folder / "stop").put('!');
+  EXPECT_EQ(launcher.wait(), 0);
 }
 
 // `warren chaos` and `warren bench` on the fake device: what they find out with real GPUs is worth no more than they

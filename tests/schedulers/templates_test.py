@@ -54,7 +54,8 @@ def commands_in(text: str) -> list[tuple[str, list[str]]]:
 class Templates(unittest.TestCase):
     def test_each_manifest_parses_and_names_its_kind(self):
         kinds = [document["kind"] for path in MANIFESTS for document in load(path)]
-        self.assertEqual(sorted(kinds), ["Deployment", "Job", "JobSet", "PersistentVolumeClaim", "Service"])
+        self.assertEqual(sorted(kinds), ["Deployment", "Job", "JobSet", "NetworkPolicy", "NetworkPolicy",
+                                         "PersistentVolumeClaim", "Service"])
 
     def test_what_was_not_run_says_so(self):
         for path in [*MANIFESTS, SKYPILOT]:
@@ -93,6 +94,22 @@ class Templates(unittest.TestCase):
                 (command,) = find(template, "command")
                 drain_ms = int(re.search(r"--drain_ms=(\d+)", " ".join(command)).group(1))
                 self.assertGreater(grace_s * 1000, drain_ms + 1000, path)
+
+    def test_the_ports_that_workers_listen_on_are_let_through(self):
+        checked = 0
+        for path in MANIFESTS:
+            for policy in (document for document in load(path) if document["kind"] == "NetworkPolicy"):
+                (allowed,) = find(policy, "ports")
+                ports = list(range(allowed[0]["port"], allowed[0]["endPort"] + 1))
+                commands = [" ".join(command) for command in find(load(path), "command")]
+                ranges = [match for match in (re.search(r"--port_range=(\d+):(\d+)", text) for text in commands) if match]
+                self.assertEqual([[int(bound) for bound in match.groups()] for match in ranges],
+                                 [[ports[0], ports[-1]]], path)
+                listed = [[port["containerPort"] for port in ports_of] for ports_of in find(load(path), "ports")
+                          if "containerPort" in ports_of[0]]
+                self.assertIn(ports, listed, path)
+                checked += 1
+        self.assertEqual(checked, 2)
 
     def test_volumes_are_those_that_containers_mount(self):
         for path in MANIFESTS:

@@ -24,7 +24,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 50> kNames = {"tracker",
+constexpr std::array<std::string_view, 51> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -35,6 +35,7 @@ constexpr std::array<std::string_view, 50> kNames = {"tracker",
                                                      "domain_id",
                                                      "bind_address",
                                                      "advertise_address",
+                                                     "port_range",
                                                      "round_timeout_ms",
                                                      "join_timeout_ms",
                                                      "transport",
@@ -454,6 +455,13 @@ void resolve_addresses(Resolver& r, Settings& s) {
     if (is_numeric_address(raw.text) && raw.text.size() <= limits::kMaxAddressBytes) return {};
     return {Code::kInvalidArgument, raw.what + " is " + in_quotes(raw.text) + ": give a numeric IPv4 or IPv6 address"};
   });
+  std::string ports;
+  r.text("port_range", ports, "", [&s](const Raw& raw) -> Status {
+    const auto range = parse_port_range(raw.what, raw.text);
+    if (!range.ok()) return range.status();
+    s.port_range = range.value();
+    return {};
+  });
 }
 
 // A quarter of the machine for the logs of all ranks here, and another for copies of GPU buffers. A log's segment is
@@ -500,6 +508,15 @@ void check_shrink(Resolver& r, const Settings& s) {
   }
   if (!s.checkpoint_mirror.empty()) refuse("has no mirror of checkpoints: leave checkpoint_mirror out");
   if (s.fusion_bytes != 0) refuse("puts no calls together: leave fusion_bytes out, or give 0");
+}
+
+// Nobody can listen twice on one port.
+void check_ports(Resolver& r, const Settings& s) {
+  const std::uint32_t needed = s.replicas == 0 ? 1 : kPortsOfWorker;
+  if (!s.port_range.given() || s.port_range.size() >= needed) return;
+  r.keep({Code::kInvalidArgument, r.find("port_range")->what + " has " + std::to_string(s.port_range.size()) +
+                                      " port, and each worker of a machine listens on " + std::to_string(needed) +
+                                      ": give a wider range"});
 }
 
 void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_world_size, Settings& s) {
@@ -684,6 +701,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.bytes("fusion_bytes", s.fusion_bytes, std::uint64_t{0}, limits::kMaxBufferBytes,
           s.min_workers != 0 ? 0 : kDefaultFusionBytes);
   if (s.min_workers != 0) check_shrink(r, s);
+  check_ports(r, s);
   r.text("timeline", s.timeline, "", path);
   resolve_log_level(r, s);
   r.number("attempt", s.attempt, std::uint32_t{0}, std::numeric_limits<std::uint32_t>::max(), std::uint32_t{0});

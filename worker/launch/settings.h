@@ -15,6 +15,7 @@
 
 #include "recovery/result.h"
 #include "warren/c_api.h"
+#include "worker/launch/port_range.h"
 
 namespace warren::worker {
 
@@ -77,6 +78,7 @@ struct Settings {
   std::string domain_id;
   std::string bind_address;       // numeric, or the name of an interface; empty: that of the route to the tracker
   std::string advertise_address;  // numeric; empty: the bind address
+  PortRange port_range;           // where it listens
   std::int64_t round_timeout_ms = 0;
   std::int64_t join_timeout_ms = 0;
   std::string transport;  // "auto", kTcpTransport

@@ -283,15 +283,26 @@ struct FetchService::Impl {
                      (!keys || (router.set(ZMQ_CURVE_SERVER, 1) && router.set(ZMQ_CURVE_SECRETKEY, keys->secret_z85) &&
                                 router.set(ZMQ_ZAP_DOMAIN, std::string("warren"))));
     if (!set) return broken("options");
-    if (zmq_bind(router.get(), endpoint(addresses.value().bind, "*").c_str()) != 0) {
-      return {Code::kUnavailable, "cannot serve logged results on " + addresses.value().bind + ": " + zmq_text()};
+    const auto bound =
+        listen_in(settings.port_range, [&](std::uint16_t at) { return bind(addresses.value().bind, at); });
+    if (!bound.ok()) return bound.status().because_of_this("cannot serve logged results");
+    port = bound.value();
+    return {};
+  }
+
+  // Port 0: any free one. kExhausted: this one is taken.
+  Result<std::uint16_t> bind(const std::string& address, std::uint16_t at) {
+    if (zmq_bind(router.get(), endpoint(address, at == 0 ? "*" : std::to_string(at)).c_str()) != 0) {
+      return Status(zmq_errno() == EADDRINUSE ? Code::kExhausted : Code::kUnavailable,
+                    "cannot listen on " + address + ": " + zmq_text());
     }
     std::array<char, 256> bound{};
     std::size_t size = bound.size();
-    if (zmq_getsockopt(router.get(), ZMQ_LAST_ENDPOINT, bound.data(), &size) != 0) return broken("port");
+    if (zmq_getsockopt(router.get(), ZMQ_LAST_ENDPOINT, bound.data(), &size) != 0) {
+      return Status(Code::kUnavailable, "cannot set up ZeroMQ (port): " + zmq_text());
+    }
     const std::string text(bound.data());
-    port = static_cast<std::uint16_t>(std::stoul(text.substr(text.rfind(':') + 1)));
-    return {};
+    return static_cast<std::uint16_t>(std::stoul(text.substr(text.rfind(':') + 1)));
   }
 
   // --- the thread ---

@@ -140,9 +140,10 @@ Result<std::uint16_t> Connector::listen(const std::string& host, std::uint16_t p
   socklen_t length = sizeof bound;
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&address->storage), address->length) != 0 ||
       ::listen(fd, SOMAXCONN) != 0 || ::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
-    const std::string why = std::strerror(errno);
+    const int why = errno;
     ::close(fd);
-    return fail(why);
+    const Status failed = fail(std::strerror(why));
+    return why == EADDRINUSE ? Status(Code::kExhausted, std::string(failed.message())) : failed;
   }
   listener_ = fd;
   return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port

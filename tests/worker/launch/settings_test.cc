@@ -126,13 +126,13 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.device_shared_bytes, 1024 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 50u);
+  EXPECT_EQ(s.resolved.size(), 51u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
   EXPECT_THAT(describe(s), Not(HasSubstr("default"))) << "what nobody has given is not told";
   const std::string all = describe_all(s);
-  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 50);
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 51);
   EXPECT_THAT(all, HasSubstr("\nstreams                "));
   EXPECT_THAT(all, HasSubstr(" (default)\n"));
 }
@@ -268,6 +268,16 @@ struct LauncherCase {
   std::string job;
   std::uint32_t attempt;
 };
+
+TEST(Settings, APortRangeHasRoomForAWorker) {
+  const auto range = [](const Variables& more) {
+    return resolve(nullptr, environment(with(kComplete, more)), kFacts).value().port_range;
+  };
+  EXPECT_FALSE(range({}).given());
+  EXPECT_EQ(to_string(range({{"WARREN_PORT_RANGE", "9400:9401"}})), "9400:9401");
+  EXPECT_EQ(range({{"WARREN_PORT_RANGE", "65535:65535"}, {"WARREN_REPLICAS", "0"}}).size(), 1u)
+      << "without a log it has links alone";
+}
 
 TEST(Settings, UnderstandsLaunchers) {
   const Variables slurm = {{"SLURM_PROCID", "3"},
@@ -405,6 +415,11 @@ TEST(Settings, RefusesWhatIsWrongAndNamesIt) {
       {{{"WARREN_DOMAIN_ID", "ä"}}, {"WARREN_DOMAIN_ID"}},
       {{{"WARREN_BIND_ADDRESS", "not an address"}}, {"WARREN_BIND_ADDRESS"}},
       {{{"WARREN_ADVERTISE_ADDRESS", "node7"}}, {"WARREN_ADVERTISE_ADDRESS", "numeric"}},
+      {{{"WARREN_PORT_RANGE", "9400"}}, {"WARREN_PORT_RANGE is '9400'", "as 9400:9431"}},
+      {{{"WARREN_PORT_RANGE", "9400:9399"}}, {"WARREN_PORT_RANGE", "as 9400:9431"}},
+      {{{"WARREN_PORT_RANGE", "0:9399"}}, {"WARREN_PORT_RANGE"}},
+      {{{"WARREN_PORT_RANGE", "9400:65536"}}, {"WARREN_PORT_RANGE"}},
+      {{{"WARREN_PORT_RANGE", "9400:9400"}}, {"WARREN_PORT_RANGE has 1 port", "listens on 2: give a wider range"}},
       {{{"WARREN_ROUND_TIMEOUT_MS", "99"}}, {"WARREN_ROUND_TIMEOUT_MS", "100 to 86400000"}},
       {{{"WARREN_ROUND_TIMEOUT_MS", "1e3"}}, {"WARREN_ROUND_TIMEOUT_MS"}},
       {{{"WARREN_JOIN_TIMEOUT_MS", "10s"}}, {"WARREN_JOIN_TIMEOUT_MS"}},
@@ -469,7 +484,7 @@ TEST(Settings, ModeShrinkSaysWithHowFewAndAfterHowLong) {
   EXPECT_EQ(by_default.value().min_workers, 1u);
   EXPECT_EQ(by_default.value().grace_ms, 1000);
   EXPECT_EQ(by_default.value().fusion_bytes, 0u);
-  EXPECT_EQ(by_default.value().resolved.size(), 50u);
+  EXPECT_EQ(by_default.value().resolved.size(), 51u);
   EXPECT_THAT(describe(by_default.value()), HasSubstr("mode=shrink (WARREN_MODE)"));
   EXPECT_THAT(describe_all(by_default.value()),
               testing::ContainsRegex("\nmin_workers +1 \\(default\\)\ngrace_ms +1000 \\(default\\)\n"));
