@@ -18,7 +18,7 @@ namespace warren {
 namespace {
 
 static_assert(limits::kMaxRoundsPerHeartbeat * (limits::kMaxWorldSize * 3 + 256) + limits::kMaxLinksPerHeartbeat * 128 +
-                      limits::kMaxReasonBytes + 256 <
+                      2 * limits::kMaxReasonBytes + 256 <
                   kMaxWorkerMessageBytes,
               "the longest heartbeat fits: a rank takes at most three bytes, a link at most 128");
 static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxRangesPerReport * limits::kMaxRangeBytes +
@@ -218,6 +218,11 @@ Status validate_gpu_counters(const wire::GpuCounters& g) {
   if (Status s = in_range("inputs lent", g.inputs_lent(), 0, limits::kMaxGpuCount); !s.ok()) return s;
   if (Status s = in_range("finals from GPUs", g.finals_from_gpus(), 0, limits::kMaxGpuCount); !s.ok()) return s;
   return in_range("rounds exchanged", g.rounds_exchanged(), 0, limits::kMaxGpuCount);
+}
+
+Status validate_log_fill(const wire::LogFill& l) {
+  if (Status s = in_range("budget of its log", l.budget_bytes(), 0, limits::kMaxLogBytes); !s.ok()) return s;
+  return in_range("bytes in its log", l.held_bytes(), 0, l.budget_bytes());
 }
 
 Status validate_round(const wire::CurrentRound& r) {
@@ -796,6 +801,8 @@ Status validate(const wire::Heartbeat& h) {
     if (Status s = text_is_printable("reason to leave", d.reason(), limits::kMaxReasonBytes); !s.ok()) return s;
   }
   if (Status s = validate_gpu_counters(h.gpu()); !s.ok()) return s;
+  if (Status s = validate_log_fill(h.log()); !s.ok()) return s;
+  if (Status s = text_is_printable("trouble of its disk", h.disk_trouble(), limits::kMaxReasonBytes); !s.ok()) return s;
   return h.has_activity() ? validate_activity(h.activity()) : Status();
 }
 

@@ -17,9 +17,10 @@ inline constexpr std::size_t kMaxRoundsPerHeartbeat = 16;
 inline constexpr std::size_t kMaxLinksPerHeartbeat = 16;
 // Of each of a life's counters: sums over lives stay far from where 64 bits end.
 inline constexpr std::uint64_t kMaxGpuCount = std::uint64_t{1} << 48;
-inline constexpr std::size_t kMaxSpares = 1024;             // that wait, of one job
-inline constexpr std::uint32_t kMaxCores = 65536;           // of a host
-inline constexpr std::size_t kMaxVerdicts = 64;             // of stragglers, standing in one job
+inline constexpr std::uint64_t kMaxLogBytes = std::uint64_t{1} << 48;  // of one life's log in memory
+inline constexpr std::size_t kMaxSpares = 1024;                        // that wait, of one job
+inline constexpr std::uint32_t kMaxCores = 65536;                      // of a host
+inline constexpr std::size_t kMaxVerdicts = 64;                        // of stragglers, standing in one job
 inline constexpr std::size_t kMaxSegmentSocketBytes = 107;  // an abstract Unix address without its leading zero
 
 // Recovery.

@@ -94,7 +94,7 @@ TrackerMachine::TrackerMachine(Options options)
 
 Result<TrackerMachine> TrackerMachine::make(Options options, std::string_view persisted, TimeMs now) {
   TrackerMachine machine(std::move(options));
-  machine.since_ = machine.next_log_ = now;
+  machine.since_ = machine.next_log_ = machine.last_round_ = machine.last_commit_ = now;
   if (persisted.empty()) return machine;
   const std::string what = "the journal's record of job " + machine.options_.job;
   const std::string remedy =
@@ -211,6 +211,11 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   if (servers_.contains(who) && !(e.has_leave() && !e.leave().finalize())) {
     return count(Transition::server_out_of_turn);
   }
+  take(who, e, now, effects);
+  note_commit(now);
+}
+
+void TrackerMachine::take(Incarnation who, const wire::Envelope& e, TimeMs now, Effects& effects) {
   switch (e.body_case()) {
     case wire::Envelope::kJoin: return on_join(who, e.join(), now, effects);
     case wire::Envelope::kHeartbeat: return on_heartbeat(who, e.heartbeat(), now, effects);
@@ -820,6 +825,19 @@ void TrackerMachine::count_on(Member& member, const wire::GpuCounters& told) {
   gpu_.rounds_exchanged += rise(before.rounds_exchanged, now.rounds_exchanged);
 }
 
+void TrackerMachine::take_disk_trouble(std::size_t rank, const std::string& trouble, Effects& effects) {
+  Member& m = members_[rank];
+  const bool had = !m.disk_trouble.empty();
+  m.disk_trouble = trouble;
+  if (had == !trouble.empty()) return;
+  const std::vector<std::pair<std::string, std::string>> fields = {{"rank", std::to_string(rank)}};
+  if (had)
+    return log(Severity::kInfo, "disk_recovered", "the disk of " + name(rank) + " takes results again", effects,
+               fields);
+  log(Severity::kWarning, "disk_trouble", "the disk of " + name(rank) + " takes no results: " + trouble, effects,
+      fields);
+}
+
 void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, TimeMs now, Effects& effects) {
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
@@ -833,9 +851,13 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   if (h.beat() < m.beat) return count(Transition::out_of_turn);
   count(Transition::heartbeat);
   m.beat = h.beat();
+  if (h.rounds_finished() > m.rounds_finished) last_round_ = now;
   m.rounds_finished = h.rounds_finished();
   m.bytes_moved = h.bytes_moved();
   count_on(m, h.gpu());
+  m.log.reset();
+  if (h.has_log()) m.log = h.log();
+  take_disk_trouble(*rank, h.disk_trouble(), effects);
   if (m.told.value != 0) {
     const std::int64_t gap_ms = now - m.told;
     m.longest_gap_ms = std::max(gap_ms, m.longest_gap_ms - m.longest_gap_ms / kGapsRemembered);

@@ -177,6 +177,10 @@ class TrackerMachine {
     bool absent = false;                     // the job goes on without it
     bool suspect = false;                    // alive, as far as is known, and silent for longer than it usually is
     std::uint32_t lives = 0;                 // that have had the rank, or are about to
+    bool waits = false;                      // for the next plan: it has joined, or stopped
+    bool candidate = false;                  // for the place of another worker; with `waits`
+    std::optional<wire::LogFill> log;        // as its newest heartbeat tells
+    std::string disk_trouble;                // as its newest heartbeat tells; empty: its disk takes what it has to
   };
   struct SpareView {
     std::string worker_id, host_id;
@@ -207,6 +211,9 @@ class TrackerMachine {
     // Over all ranks and their lives, also those that are over, as far as this tracker was told; a round counts for
     // each of its ranks. Readers: of the lives that are there.
     GpuCounts gpu;
+    // Since the newest round that a member has finished, replayed ones too, and since the newest commit; without one,
+    // since this tracker has known the job.
+    std::int64_t last_round_ms_ago = 0, last_commit_ms_ago = 0;
     TimeMs now;  // of this view
     StragglerLimits limits;
     // Who waits for whom, by round; while no epoch runs, who is waited for.
@@ -249,6 +256,8 @@ class TrackerMachine {
     std::vector<wire::CurrentRound> rounds;
     std::optional<wire::Activity> activity;
     std::optional<wire::Draining> draining;  // as of `told`
+    std::optional<wire::LogFill> log;        // as of `told`
+    std::string disk_trouble;                // as of `told`; empty: none
   };
   // A life that waits for the next plan: it has joined, or survived.
   struct Waiting {
@@ -333,6 +342,13 @@ class TrackerMachine {
   [[nodiscard]] bool promises_us(const wire::Envelope& envelope) const;
 
   void on_join(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  // What passed on_message()'s looks at who sends it.
+  void take(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
+  // Votes commit a version, and members tell of one.
+  void note_commit(TimeMs now);
+  void take_disk_trouble(std::size_t rank, const std::string& trouble, Effects& effects);
+  // One line for each host whose disk takes no results, at most kMaxMissingNames.
+  [[nodiscard]] std::vector<std::string> disk_troubles() const;
   void on_heartbeat(Incarnation who, const wire::Heartbeat& heartbeat, TimeMs now, Effects& effects);
   void on_link_broken(Incarnation who, const wire::LinkBroken& broken, TimeMs now, Effects& effects);
   void suspect(std::size_t rank, std::size_t peer, const wire::LinkBroken& broken, TimeMs now, Effects& effects);
@@ -791,6 +807,8 @@ class TrackerMachine {
   std::optional<Rebuilding> rebuilding_;
   bool forgotten_ = false;
   std::string last_interrupt_;
+  TimeMs last_round_, last_commit_;      // as in a view
+  std::optional<Version> noted_commit_;  // of last_commit_
   std::uint64_t interrupts_ = 0, joins_ = 0, refusals_ = 0, preemptions_ = 0, spares_used_ = 0;
   GpuCounts gpu_;  // but for readers, which come and go
 };

@@ -324,6 +324,7 @@ void TrackerMachine::learn(const wire::Known& known, const std::string& from, Ti
   record.set_without_frontier(interrupted);
   newer.transitions_ = std::move(transitions_);
   newer.since_ = newer.next_log_ = now;
+  newer.last_round_ = last_round_, newer.last_commit_ = last_commit_;
   newer.promised_at_ = promised_at_;
   newer.newer_spoken_of_ = newer_spoken_of_;
   newer.restore(record, now);

@@ -431,10 +431,12 @@ void TrackerMachine::log_vote_wait(TimeMs now, Effects& effects) {
     if (votes_.contains(rank) || absent(rank)) continue;
     if (shown++ < kNamesInText) others += (others.empty() ? "" : ", ") + name(rank);
   }
+  std::string troubles;
+  for (const std::string& line : disk_troubles()) troubles += "; " + line;
   log(Severity::kInfo, "commit_waits",
       std::to_string(votes_.size()) + " of " + std::to_string(present()) + " ranks of job " + options_.job +
           " have stored " + of_program(next_version()) + "; it waits for " + others +
-          (shown > kNamesInText ? " and others" : ""),
+          (shown > kNamesInText ? " and others" : "") + troubles,
       effects);
 }
 

@@ -1,5 +1,6 @@
 // What others see of a job, and the consistency of what the machine holds.
 #include <algorithm>
+#include <iterator>
 
 #include "recovery/codec.h"
 #include "recovery/limits.h"
@@ -10,6 +11,33 @@ namespace warren {
 namespace {
 constexpr std::size_t kMaxRetired = limits::retired_lives(limits::kMaxWorldSize);
 }  // namespace
+
+void TrackerMachine::note_commit(TimeMs now) {
+  if (committed_ == noted_commit_) return;
+  noted_commit_ = committed_;
+  last_commit_ = now;
+}
+
+std::vector<std::string> TrackerMachine::disk_troubles() const {
+  std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> ranks;  // by host and text
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const std::string& trouble = members_[rank].disk_trouble;
+    if (members_[rank].state == MemberState::kGone || trouble.empty()) continue;
+    ranks[{plan_.members(static_cast<int>(rank)).host_id(), trouble}].push_back(rank);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [disk, whose] : ranks) {
+    if (lines.size() == kMaxMissingNames) break;
+    std::string names;
+    for (std::size_t i = 0; i < std::min(whose.size(), kMaxMissingNames); ++i) {
+      names += (i == 0 ? " " : ", ") + std::to_string(whose[i]);
+    }
+    if (whose.size() > kMaxMissingNames) names += " and others";
+    lines.push_back("the disk of rank" + std::string(whose.size() > 1 ? "s" : "") + names + " on host " + disk.first +
+                    " takes no results: " + disk.second);
+  }
+  return lines;
+}
 
 TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   View v;
@@ -37,11 +65,14 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.preemptions = preemptions_;
   v.spares_used = spares_used_;
   v.gpu = gpu_;
+  v.last_round_ms_ago = now - last_round_;
+  v.last_commit_ms_ago = now - last_commit_;
   v.now = now;
   v.limits = straggler_limits(timeout_ms());
   v.verdicts = foresee(now);
   v.verdicts_ever = verdicts_ever_;
   if (state_ == State::kRunning) v.waits = explain_waits(testimonies(now), v.limits);
+  std::ranges::move(disk_troubles(), std::back_inserter(v.waits));
   if (state_ == State::kGathering && out_of_reach_) {
     v.waits.push_back(
         "spares are not used: without the machines of those who are missing, what was logged and committed "
@@ -92,32 +123,29 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
                                                   : "the job waits for worker " + worker + " to answer the interrupt");
   }
   const auto add_waiting = [&](Rank rank, const Waiting& w) {
-    v.members.push_back({rank,
-                         w.member.worker_id(),
-                         w.member.host_id(),
-                         Incarnation(w.member.incarnation()),
-                         true,
-                         now - w.heard,
-                         0,
-                         0,
-                         {},
-                         w.attempt,
-                         {},
-                         {},
-                         {},
-                         false,
-                         false});
+    MemberView& m = v.members.emplace_back();
+    m.rank = rank;
+    m.worker_id = w.member.worker_id();
+    m.host_id = w.member.host_id();
+    m.incarnation = Incarnation(w.member.incarnation());
+    m.alive = true;
+    m.last_heard_ms_ago = now - w.heard;
+    m.attempt = w.attempt;
+    m.waits = true;
+    m.candidate = w.candidate;
     const bool had = rank != kNoRank && has_places();
     const auto index = static_cast<std::size_t>(rank.value);
     if (had && w.report) {
       // In this very life, until its first heartbeat of the next epoch says more.
-      v.members.back().rounds_finished = members_[index].rounds_finished;
-      v.members.back().bytes_moved = members_[index].bytes_moved;
-      v.members.back().gpu = members_[index].gpu;
+      m.rounds_finished = members_[index].rounds_finished;
+      m.bytes_moved = members_[index].bytes_moved;
+      m.gpu = members_[index].gpu;
+      m.log = members_[index].log;
+      m.disk_trouble = members_[index].disk_trouble;
     }
-    v.members.back().lives = (had ? plan_.members(rank.value).lives() : 0) + (w.report ? 0 : 1);
+    m.lives = (had ? plan_.members(rank.value).lives() : 0) + (w.report ? 0 : 1);
     // Who has joined says so again more seldom than others beat.
-    v.members.back().suspect = w.report && now - w.heard >= suspect_after_ms(v.limits, members_[index].longest_gap_ms);
+    m.suspect = w.report && now - w.heard >= suspect_after_ms(v.limits, members_[index].longest_gap_ms);
   };
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Rank rank(static_cast<std::int32_t>(i));
@@ -133,13 +161,28 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
       draining->set_left_ms(draining->left_ms() - std::min(draining->left_ms(), since_ms));
     }
     const bool alive = m.state != MemberState::kGone && !m.silent;
-    v.members.push_back({rank, planned_member.worker_id(), planned_member.host_id(),
-                         Incarnation(alive ? planned_member.incarnation() : 0), alive, now - m.heard, m.rounds_finished,
-                         m.bytes_moved, m.gpu, m.attempt, m.rounds, m.activity, draining,
+    v.members.push_back({rank,
+                         planned_member.worker_id(),
+                         planned_member.host_id(),
+                         Incarnation(alive ? planned_member.incarnation() : 0),
+                         alive,
+                         now - m.heard,
+                         m.rounds_finished,
+                         m.bytes_moved,
+                         m.gpu,
+                         m.attempt,
+                         m.rounds,
+                         m.activity,
+                         draining,
                          draining && leaves_ && !leaves_->spare.empty() && rank_of(leaves_->life) == i,
-                         draining && leaves_for_good(i), planned_member.absent(),
+                         draining && leaves_for_good(i),
+                         planned_member.absent(),
                          alive && now - m.heard >= suspect_after_ms(v.limits, m.longest_gap_ms),
-                         planned_member.lives()});
+                         planned_member.lives(),
+                         false,
+                         false,
+                         m.log,
+                         m.disk_trouble});
   }
   for (const auto& [worker, w] : waiting_) {
     if (!has_places() || w.candidate) add_waiting(kNoRank, w);

@@ -306,6 +306,8 @@ void WorkerMachine::send_heartbeat(TimeMs now, std::vector<WorkerEffect>& effect
   h.set_rounds_finished(progress_.rounds_finished);
   h.set_bytes_moved(progress_.bytes_moved);
   *h.mutable_gpu() = progress_.gpu;
+  if (progress_.log) *h.mutable_log() = *progress_.log;
+  if (!progress_.disk_trouble.empty()) h.set_disk_trouble(wire_text(progress_.disk_trouble));
   for (const wire::CurrentRound& r : progress_.rounds) *h.add_rounds() = r;
   if (progress_.activity) *h.mutable_activity() = *progress_.activity;
   if (drain_) {

@@ -5,6 +5,7 @@
 #include <rocksdb/options.h>
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/write_batch.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -62,6 +63,20 @@ bool counts_against_budget(const RecordBatch::Item& item) {
   return bin.kind == Bin::Kind::kRounds && !bin.lasting();
 }
 
+// Where the file system of this directory begins.
+fs::path mount_point_of(const std::string& directory) {
+  std::error_code unknown;
+  fs::path at = fs::absolute(directory, unknown);
+  struct stat here {};
+  if (unknown || ::stat(at.c_str(), &here) != 0) return directory;
+  while (at.has_relative_path()) {
+    struct stat above {};
+    if (::stat(at.parent_path().c_str(), &above) != 0 || above.st_dev != here.st_dev) break;
+    at = at.parent_path();
+  }
+  return at;
+}
+
 // Names the disk, and what frees it.
 Status with_remedy(Status status, const std::string& directory) {
   if (status.code() != Code::kExhausted) return status;
@@ -71,7 +86,8 @@ Status with_remedy(Status status, const std::string& directory) {
     free = " (" + std::to_string(disk.f_bavail * disk.f_frsize) + " of its " +
            std::to_string(disk.f_blocks * disk.f_frsize) + " bytes are free)";
   }
-  return status.because_of_this("the disk of " + directory + " is full, or its quota is used up" + free +
+  return status.because_of_this("the disk mounted at " + mount_point_of(directory).string() + ", where " + directory +
+                                " lies, is full, or its quota is used up" + free +
                                 ": remove files there that are not Warren's; a checkpoint that is committed frees "
                                 "what the log takes");
 }

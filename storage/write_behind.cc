@@ -451,7 +451,7 @@ void WriteBehind::note(const Status& status, Clock::time_point now) {
     events_({Severity::kError,
              "results_not_written",
              "what is not on disk yet stays in memory, until the disk takes it: " + status.describe(),
-             {}});
+             {{"why", status.describe()}}});
   }
 }
 

@@ -768,7 +768,9 @@ bool Control::end_process(bool at_once, const std::function<void()>& say) {
 }
 
 void Control::set_progress() {
-  machine_->set_progress(progress_.read(board_, now()));
+  WorkerMachine::Progress progress = progress_.read(board_, now());
+  if (services_.tell_log) services_.tell_log(progress);
+  machine_->set_progress(std::move(progress));
 }
 
 void Control::beat() {

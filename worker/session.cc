@@ -265,6 +265,12 @@ Status Session::prepare(const Beginning& beginning) {
     services.fetch_port = fetch_->port();
     services.segment = segment_;
     services.logged = [log = host_log_.get()] { return kept_in(*log); };
+    services.tell_log = [this](WorkerMachine::Progress& progress) {
+      wire::LogFill& fill = progress.log.emplace();
+      fill.set_held_bytes(host_log_->bytes_held());
+      fill.set_budget_bytes(host_log_->budget_bytes());
+      progress.disk_trouble = disk_trouble_.text();
+    };
     if (!spare) {
       auto held = held_on_disk();
       if (!held.ok()) return held.status();
@@ -499,6 +505,7 @@ Status Session::start_log() {
   host_log_ = std::move(made).value();
   const bool on_disk = settings_.log != LogMode::kMemory && !settings_.data_dir.empty();
   const auto tell = [this](const LogEvent& event) {
+    disk_trouble_.take(event);
     log_(event.severity == Severity::kInfo ? WARREN_LOG_INFO : WARREN_LOG_WARNING, event.text);
   };
   if (on_disk) {

@@ -22,6 +22,7 @@
 #include "worker/device/device_library.h"
 #include "worker/device/staging.h"
 #include "worker/disk/disk_log.h"
+#include "worker/disk/disk_trouble.h"
 #include "worker/disk/mirror.h"
 #include "worker/disk/sync_gate.h"
 #include "worker/engine.h"
@@ -300,6 +301,7 @@ class Session final : private DataPath {
   std::shared_ptr<MemfdSegment> segment_;
   DeadSegments dead_segments_;
   std::unique_ptr<HostLog> host_log_;
+  DiskTrouble disk_trouble_;
   std::unique_ptr<DiskLog> disk_;      // its thread ends before control_
   std::optional<SyncGate> sync_gate_;  // of disk_'s writer
   std::unique_ptr<Mirror> mirror_;

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/events.h"
@@ -165,9 +166,24 @@ TEST(Processes, WhoseDiskIsFullNameItAndWhatFreesIt) {
                       " full' 2>&1"});
   std::string line = worker.line();
   while (!line.empty() && line.find("stays in memory") == std::string::npos) line = worker.line();
-  EXPECT_THAT(line, HasSubstr("the disk of " + disk + "/parent is full, or its quota is used up ("));
+  const std::string full =
+      "the disk mounted at " + disk + ", where " + disk + "/parent lies, is full, or its quota is used up (";
+  EXPECT_THAT(line, HasSubstr(full));
   EXPECT_THAT(line, HasSubstr(" bytes are free): remove files there"));
   EXPECT_THAT(line, HasSubstr("No space left on device"));
+  // Whoever asks the tracker who waits hears it with the next heartbeat.
+  std::string waits;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (waits.find("takes no results") == std::string::npos && std::chrono::steady_clock::now() < until) {
+    const auto seen = cluster.tracker().snapshot();
+    ASSERT_TRUE(seen.ok());
+    for (const tracker::JobStatus& job : seen.value()->jobs) {
+      for (const std::string& wait : job.view.waits) waits += wait + "\n";
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_THAT(waits, HasSubstr("the disk of rank 0 on host "));
+  EXPECT_THAT(waits, HasSubstr(" takes no results: " + full));
 }
 
 TEST(Processes, AStoppedRankIsNoticedFencedAndFindsOut) {

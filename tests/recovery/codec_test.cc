@@ -24,6 +24,9 @@ wire::Heartbeat heartbeat() {
   h.mutable_gpu()->set_inputs_lent(5);
   h.mutable_gpu()->set_finals_from_gpus(6);
   h.mutable_gpu()->set_rounds_exchanged(limits::kMaxGpuCount);
+  h.mutable_log()->set_held_bytes(limits::kMaxLogBytes);
+  h.mutable_log()->set_budget_bytes(limits::kMaxLogBytes);
+  h.set_disk_trouble("the disk mounted at / is full");
   *h.add_rounds() = round(4, 1024, {0, 2}, 17);
   h.mutable_rounds(0)->set_site(0x5f3a210000001234);
   h.mutable_rounds(0)->set_group(0xdeadbeef);
@@ -926,6 +929,14 @@ TEST(Codec, Heartbeats) {
   EXPECT_EQ(check_gpu([](auto& g) { g.set_rounds_exchanged(~0ULL); }),
             "rounds exchanged 18446744073709551615 is outside 0 to 281474976710656");
   EXPECT_EQ(check([](auto& h) { h.clear_gpu(); }), "") << "old senders do not tell of it";
+  EXPECT_EQ(check([](auto& h) { h.mutable_log()->set_budget_bytes(~0ULL); }),
+            "budget of its log 18446744073709551615 is outside 0 to 281474976710656");
+  EXPECT_EQ(check([](auto& h) { h.mutable_log()->set_budget_bytes(7); }),
+            "bytes in its log 281474976710656 is outside 0 to 7");
+  EXPECT_EQ(check([](auto& h) { h.clear_log(); }), "") << "nothing is logged";
+  EXPECT_EQ(check([](auto& h) { h.set_disk_trouble(std::string(4097, 'x')); }),
+            "trouble of its disk of 4097 bytes is over the limit of 4096");
+  EXPECT_EQ(check([](auto& h) { h.set_disk_trouble("\x7f"); }), "trouble of its disk has an unprintable byte at 0");
   const auto check_activity = [&](auto change) { return check([&](auto& h) { change(*h.mutable_activity()); }); };
   EXPECT_EQ(check_activity([](auto& a) { a.set_held_ms(1001); }),
             "activity: 10001 ms are told of a window of 10000 ms");

@@ -159,6 +159,45 @@ TEST(Tracker, SaysHowManyAreMissingBeforeTheFirstPlan) {
                                "up after their join timeouts"});
 }
 
+wire::Envelope beat_with_trouble(TrackerScript& t, std::uint64_t life, std::uint64_t beat, std::uint64_t rounds,
+                                 const std::string& trouble) {
+  wire::Envelope e = t.promised(life);
+  e.mutable_heartbeat()->set_epoch(1);
+  e.mutable_heartbeat()->set_beat(beat);
+  e.mutable_heartbeat()->set_rounds_finished(rounds);
+  e.mutable_heartbeat()->set_disk_trouble(trouble);
+  return e;
+}
+
+TEST(Tracker, SaysHowLongAgoTheNewestRoundWas) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.pass_alive(2000, {10, 11}, 1);
+  const auto age_ms = [&] { return t.machine().view(TimeMs{t.now()}).last_round_ms_ago; };
+  EXPECT_EQ(age_ms(), 1000) << "both have told of 12 rounds, and then again";
+  (void)t.send(beat_with_trouble(t, 10, 100, 13, ""));
+  EXPECT_EQ(age_ms(), 0);
+  (void)t.pass(1000);
+  (void)t.send(beat_with_trouble(t, 11, 100, 12, ""));
+  EXPECT_EQ(age_ms(), 1000);
+}
+
+TEST(Tracker, NamesTheDiskThatTakesNothingToWhoAsksWhoWaits) {
+  TrackerScript t(true);
+  start_two(t);
+  const std::string full = "the disk mounted at /data is full: remove files there";
+  const std::string line = "the disk of rank 1 on host h takes no results: " + full;
+  EXPECT_NE(t.send(beat_with_trouble(t, 11, 1, 0, full))
+                .find("log disk_trouble: the disk of rank 1 (worker w1 on host "
+                      "h) takes no results: " +
+                      full),
+            std::string::npos);
+  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).waits, std::vector{line});
+  EXPECT_EQ(t.send(beat_with_trouble(t, 11, 2, 0, full)).find("log disk_trouble"), std::string::npos) << "once";
+  EXPECT_NE(t.send(beat_with_trouble(t, 11, 3, 0, "")).find("log disk_recovered: "), std::string::npos);
+  EXPECT_TRUE(t.machine().view(TimeMs{t.now()}).waits.empty());
+}
+
 TEST(Tracker, ANewerLifeThatALauncherHasCountedIsNotTakenForATwin) {
   TrackerScript t;
   start_two(t);
