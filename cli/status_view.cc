@@ -113,11 +113,32 @@ std::string why_text(const json& job) {
          " or more, and lost after " + seconds(limits.at("round_timeout_ms").get<std::int64_t>()) + "\n";
 }
 
-// Those count as alive until the round timeout has passed.
-std::string silent_text(const json& job) {
-  const auto silent =
-      std::ranges::count_if(job.at("members"), [](const json& m) { return m.at("suspect").get<bool>(); });
-  return silent == 0 ? "" : " (" + std::to_string(silent) + " silent)";
+// Ranks that are not alive, and workers that are there beside the ranks.
+std::string others_text(const json& job) {
+  std::string out;
+  for (const char* state : {"silent", "lost", "left", "absent", "vacant", "waiting"}) {
+    const auto count = job.at("members_by_state").at(state).get<std::uint64_t>();
+    if (count != 0) out += (out.empty() ? " (" : ", ") + std::to_string(count) + " " + state;
+  }
+  return out.empty() ? out : out + ")";
+}
+
+// How long ago the job last got further, and what it takes.
+std::string progress_text(const json& job) {
+  if (job.at("state").get<std::string>() == "finished") return "";
+  std::string out = "  newest round " + seconds(job.at("last_round_ms_ago").get<std::int64_t>()) + " ago";
+  if (!job.at("committed_version").is_null()) {
+    out += ", newest commit " + seconds(job.at("last_commit_ms_ago").get<std::int64_t>()) + " ago";
+  }
+  out += ", " + plural(job.at("restarts").get<std::uint64_t>(), "restart");
+  double fullest = -1;
+  for (const json& m : job.at("members")) {
+    const json& log = m.at("log");
+    if (log.is_null() || log.at("budget_bytes").get<double>() == 0) continue;
+    fullest = std::max(fullest, log.at("held_bytes").get<double>() / log.at("budget_bytes").get<double>());
+  }
+  if (fullest >= 0) out += ", the fullest log at " + std::to_string(static_cast<int>(100 * fullest)) + " %";
+  return out + "\n";
 }
 
 // Of a job that does nothing of the kind there is nothing to see.
@@ -130,14 +151,21 @@ std::string gpu_text(const json& job) {
          " of results from other ranks' GPUs, " + plural(exchanged, "round") + " moved by NCCL\n";
 }
 
+std::string state_text(const json& member) {
+  const auto state = member.at("state").get<std::string>();
+  if (state != "silent") return state;
+  return "silent for " + seconds(member.at("last_heard_ms_ago").get<std::int64_t>());
+}
+
 std::string job_text(const json& job, bool why) {
   std::string out = "job " + printable(job.at("job").get<std::string>()) + ": " + job.at("state").get<std::string>() +
                     ", epoch " + std::to_string(job.at("epoch").get<std::uint64_t>()) + ", " +
                     std::to_string(job.at("alive").get<std::uint64_t>()) + " of " +
-                    plural(job.at("world_size").get<std::uint64_t>(), "worker") + " alive" + silent_text(job) + ", " +
+                    plural(job.at("world_size").get<std::uint64_t>(), "worker") + " alive" + others_text(job) + ", " +
                     plural(job.at("interrupts").get<std::uint64_t>(), "interrupt");
   const json& committed = job.at("committed_version");
   out += committed.is_null() ? "\n" : ", version " + std::to_string(committed.get<std::uint64_t>()) + " committed\n";
+  out += progress_text(job);
   std::string spares;
   for (const json& s : job.at("spares")) {
     spares += (spares.empty() ? "" : ", ") + printable(s.at("worker").get<std::string>()) + " on host " +
@@ -163,13 +191,7 @@ std::string job_text(const json& job, bool why) {
       rows.push_back({std::to_string(rank.get<std::int64_t>()), "-", "vacant"});
       continue;
     }
-    rows.push_back({rank.is_null() ? "-" : std::to_string(rank.get<std::int64_t>()), printable(worker),
-                    m.at("absent").get<bool>()   ? "absent"
-                    : !m.at("alive").get<bool>() ? (m.at("draining").is_null() ? "lost" : "left")
-                    : m.at("suspect").get<bool>()
-                        ? "silent for " + seconds(m.at("last_heard_ms_ago").get<std::int64_t>())
-                    : m.at("draining").is_null() ? "alive"
-                                                 : "drains",
+    rows.push_back({rank.is_null() ? "-" : std::to_string(rank.get<std::int64_t>()), printable(worker), state_text(m),
                     seconds(m.at("last_heard_ms_ago").get<std::int64_t>()) + " ago",
                     std::to_string(m.at("rounds_finished").get<std::uint64_t>()),
                     bytes_text(m.at("bytes_moved").get<std::uint64_t>()),

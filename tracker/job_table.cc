@@ -9,6 +9,7 @@
 
 #include "recovery/codec.h"
 #include "recovery/limits.h"
+#include "tracker/member_state.h"
 #include "tracker/topology.h"
 
 namespace warren::tracker {
@@ -480,7 +481,8 @@ bool JobTable::sweep(Job& job, TimeMs now) {
   } else if (now - job.last_message >= kFinishedLingerMs) {
     const TrackerMachine::View view = job.machine.view(now);
     const bool begun = view.epoch.value != 0;
-    if (members_alive(view) != 0 || (begun && now - job.last_message < kLonelyMs)) return false;
+    const bool anybody = std::ranges::any_of(view.members, [](const auto& m) { return m.alive; });
+    if (anybody || (begun && now - job.last_message < kLonelyMs)) return false;
     why = begun ? "nobody has been there for an hour" : "it never began";
     if (view.replicas != 0 && begun && job.pending.empty()) {
       // Its workers' disks may hold checkpoints: what is committed, and which timelines are used up, stays known.

@@ -10,6 +10,10 @@
 #include <array>
 #include <chrono>
 #include <set>
+#include <string_view>
+
+#include "tracker/alert_metrics.h"
+#include "tracker/member_state.h"
 
 namespace warren::tracker {
 namespace {
@@ -18,9 +22,6 @@ using prometheus::Counter;
 using prometheus::Family;
 using prometheus::Gauge;
 using prometheus::Histogram;
-using State = TrackerMachine::State;
-
-constexpr std::array kStates = {State::kGathering, State::kRunning, State::kInterrupted, State::kFinished};
 
 Family<Counter>& counters(prometheus::Registry& registry, const char* name, const char* help) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
@@ -42,8 +43,9 @@ void raise_to(Counter& counter, std::uint64_t total) {
 
 struct Metrics::Families {
   prometheus::Registry registry;
+  AlertMetrics alerts{registry};
   Family<Gauge>& jobs = gauges(registry, "warren_jobs", "Jobs that the tracker holds, by state.");
-  Family<Gauge>& alive = gauges(registry, "warren_job_members_alive", "Workers of the job that are heard.");
+  Family<Gauge>& alive = gauges(registry, "warren_job_members_alive", "Ranks of the job whose workers are heard.");
   Family<Gauge>& world = gauges(registry, "warren_job_world_size", "Ranks of the job.");
   Family<Gauge>& epoch = gauges(registry, "warren_job_epoch", "Epoch of the job.");
   Family<Gauge>& timeline = gauges(registry, "warren_job_timeline", "Timeline of the job: raised by each rollback.");
@@ -115,29 +117,29 @@ struct Metrics::JobSeries {
   JobSeries(Families& f, const std::string& job, std::uint64_t its_serial)
       : serial(its_serial),
         families(f),
-        alive(f.alive.Add({{"job", job}})),
-        world(f.world.Add({{"job", job}})),
-        epoch(f.epoch.Add({{"job", job}})),
-        timeline(f.timeline.Add({{"job", job}})),
-        committed(f.committed.Add({{"job", job}})),
-        rounds(f.rounds.Add({{"job", job}})),
-        idle(f.idle.Add({{"job", job}})),
-        outside(f.outside.Add({{"job", job}})),
-        spares(f.spares.Add({{"job", job}})),
-        detours(f.detours.Add({{"job", job}})),
-        gpu_readers(f.gpu_readers.Add({{"job", job}})),
-        joins(f.joins.Add({{"job", job}})),
-        interrupts(f.interrupts.Add({{"job", job}})),
-        refusals(f.refusals.Add({{"job", job}})),
-        preemptions(f.preemptions.Add({{"job", job}})),
-        spares_used(f.spares_used.Add({{"job", job}})),
-        inputs_lent(f.inputs_lent.Add({{"job", job}})),
-        finals_from_gpus(f.finals_from_gpus.Add({{"job", job}})),
-        rounds_exchanged(f.rounds_exchanged.Add({{"job", job}})) {
+        alive(f.alive.Add({{kJobLabel, job}})),
+        world(f.world.Add({{kJobLabel, job}})),
+        epoch(f.epoch.Add({{kJobLabel, job}})),
+        timeline(f.timeline.Add({{kJobLabel, job}})),
+        committed(f.committed.Add({{kJobLabel, job}})),
+        rounds(f.rounds.Add({{kJobLabel, job}})),
+        idle(f.idle.Add({{kJobLabel, job}})),
+        outside(f.outside.Add({{kJobLabel, job}})),
+        spares(f.spares.Add({{kJobLabel, job}})),
+        detours(f.detours.Add({{kJobLabel, job}})),
+        gpu_readers(f.gpu_readers.Add({{kJobLabel, job}})),
+        joins(f.joins.Add({{kJobLabel, job}})),
+        interrupts(f.interrupts.Add({{kJobLabel, job}})),
+        refusals(f.refusals.Add({{kJobLabel, job}})),
+        preemptions(f.preemptions.Add({{kJobLabel, job}})),
+        spares_used(f.spares_used.Add({{kJobLabel, job}})),
+        inputs_lent(f.inputs_lent.Add({{kJobLabel, job}})),
+        finals_from_gpus(f.finals_from_gpus.Add({{kJobLabel, job}})),
+        rounds_exchanged(f.rounds_exchanged.Add({{kJobLabel, job}})) {
     for (std::size_t i = 0; i < kBlames; ++i) {
       const std::string kind = to_string(static_cast<Blame>(i));
-      stragglers[i] = &f.stragglers.Add({{"job", job}, {"kind", kind}});
-      verdicts[i] = &f.verdicts.Add({{"job", job}, {"kind", kind}});
+      stragglers[i] = &f.stragglers.Add({{kJobLabel, job}, {"kind", kind}});
+      verdicts[i] = &f.verdicts.Add({{kJobLabel, job}, {"kind", kind}});
     }
   }
   ~JobSeries() {
@@ -230,11 +232,12 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
   raise_to(families_->refused, counts.refused_by_table);
   raise_to(families_->unsent, counts.unsent);
   raise_to(families_->persist_failures, counts.persist_failures);
-  std::map<State, int> by_state;
+  families_->alerts.update(snapshot);
+  std::map<std::string_view, int> by_state;
   std::set<std::string_view> there;
   for (const JobStatus& job : snapshot.jobs) {
     const TrackerMachine::View& v = job.view;
-    ++by_state[v.state];
+    ++by_state[state_of(v)];
     there.insert(job.name);
     std::unique_ptr<JobSeries>& series = jobs_[job.name];
     if (series && series->serial != job.serial) series.reset();  // first: the new ones have the same labels
@@ -257,7 +260,7 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
     series->detours.Set(static_cast<double>(v.detours.size()));
     raise_to(series->spares_used, v.spares_used);
   }
-  for (const State state : kStates) families_->jobs.Add({{"state", to_string(state)}}).Set(by_state[state]);
+  for (const char* state : kJobStates) families_->jobs.Add({{"state", state}}).Set(by_state[state]);
   std::erase_if(jobs_, [&](const auto& entry) { return !there.contains(entry.first); });
 }
 

@@ -6,6 +6,7 @@
 #include "recovery/frame.h"
 #include "recovery/ids.h"
 #include "recovery/verdict.h"
+#include "tracker/member_state.h"
 
 namespace warren::tracker {
 namespace {
@@ -81,12 +82,25 @@ ordered_json limits_json(const StragglerLimits& l) {
           {"suspect_ms", l.suspect_ms}};
 }
 
-ordered_json member_json(const TrackerMachine::MemberView& m) {
+ordered_json members_by_state_json(const TrackerMachine::View& view) {
+  const auto count = members_by_state(view);
+  ordered_json json = ordered_json::object();
+  for (std::size_t i = 0; i < kMemberStates; ++i) json[to_string(static_cast<MemberState>(i))] = count[i];
+  return json;
+}
+
+ordered_json log_json(const std::optional<wire::LogFill>& log) {
+  if (!log) return nullptr;
+  return {{"held_bytes", log->held_bytes()}, {"budget_bytes", log->budget_bytes()}};
+}
+
+ordered_json member_json(const TrackerMachine::View& view, const TrackerMachine::MemberView& m) {
   ordered_json rounds = ordered_json::array();
   for (const wire::CurrentRound& r : m.rounds) rounds.push_back(round_json(r));
   ordered_json json = {{"rank", m.rank.value},
                        {"worker", m.worker_id},
                        {"host", m.host_id},
+                       {"state", to_string(state_of(view, m))},
                        {"alive", m.alive},
                        {"suspect", m.suspect},
                        {"absent", m.absent},
@@ -102,7 +116,9 @@ ordered_json member_json(const TrackerMachine::MemberView& m) {
                        {"rounds_exchanged", m.gpu.rounds_exchanged},
                        {"rounds", std::move(rounds)},
                        {"activity", activity_json(m.activity)},
-                       {"draining", nullptr}};
+                       {"draining", nullptr},
+                       {"log", log_json(m.log)},
+                       {"disk_trouble", m.disk_trouble}};
   if (m.draining)
     json["draining"] = {{"left_ms", m.draining->left_ms()},
                         {"reason", m.draining->reason()},
@@ -115,11 +131,6 @@ ordered_json member_json(const TrackerMachine::MemberView& m) {
 // Of the program: it has called checkpoint so many times.
 std::uint64_t of_program(Version version) {
   return version.value - 1;
-}
-
-// One that cannot go on gathers nobody.
-const char* state_of(const TrackerMachine::View& view) {
-  return view.lost ? "lost" : to_string(view.state);
 }
 
 // A job in many groups would fill the page: these are the first.
@@ -142,7 +153,7 @@ ordered_json frontier_json(const TrackerMachine::View& view) {
 
 ordered_json job_json(const JobStatus& job) {
   ordered_json members = ordered_json::array();
-  for (const TrackerMachine::MemberView& m : job.view.members) members.push_back(member_json(m));
+  for (const TrackerMachine::MemberView& m : job.view.members) members.push_back(member_json(job.view, m));
   ordered_json verdicts = ordered_json::array();
   for (const StragglerWatch::Standing& s : job.view.verdicts) {
     verdicts.push_back(verdict_json(s, job.view.now - s.since));
@@ -160,12 +171,16 @@ ordered_json job_json(const JobStatus& job) {
                        {"epoch", job.view.epoch.value},
                        {"world_size", job.view.world_size},
                        {"alive", members_alive(job.view)},
+                       {"members_by_state", members_by_state_json(job.view)},
                        {"replicas", job.view.replicas},
                        {"min_workers", job.view.min_workers},
                        {"timeline", job.view.timeline.value},
                        {"committed_version", nullptr},
                        {"votes", job.view.votes},
                        {"waiting_for", job.view.waiting_for},
+                       {"last_round_ms_ago", job.view.last_round_ms_ago},
+                       {"last_commit_ms_ago", job.view.last_commit_ms_ago},
+                       {"restarts", restarts_of(job.view)},
                        {"joins", job.view.joins},
                        {"interrupts", job.view.interrupts},
                        {"refusals", job.view.refusals},
@@ -258,6 +273,11 @@ std::string gpu_html(const TrackerMachine::GpuCounts& g) {
          std::to_string(g.rounds_exchanged) + " rounds moved by NCCL</p>";
 }
 
+std::string state_html(MemberState state) {
+  const bool bad = state == MemberState::kAbsent || state == MemberState::kLost || state == MemberState::kSilent;
+  return std::string(bad ? "<td class=bad>" : "<td>") + to_string(state) + "</td>";
+}
+
 std::string job_html(const JobStatus& job) {
   const TrackerMachine::View& v = job.view;
   std::string html = "<h2>" + escaped(job.name) + "</h2><p>" + state_of(v) + ", epoch " +
@@ -281,33 +301,13 @@ std::string job_html(const JobStatus& job) {
       continue;
     }
     html += "<tr>" + cell(m.rank == kNoRank ? "" : std::to_string(m.rank.value)) + cell(m.worker_id) + cell(m.host_id) +
-            (m.absent     ? "<td class=bad>absent</td>"
-             : !m.alive   ? "<td class=bad>lost</td>"
-             : m.suspect  ? "<td class=bad>silent</td>"
-             : m.draining ? "<td>drains</td>"
-                          : "<td>alive</td>") +
-            cell(seconds_text(m.last_heard_ms_ago) + " ago") + cell(m.rounds_finished) + cell(m.bytes_moved) +
-            cell(m.lives) + cell(waits_of(m)) + "</tr>\n";
+            state_html(state_of(v, m)) + cell(seconds_text(m.last_heard_ms_ago) + " ago") + cell(m.rounds_finished) +
+            cell(m.bytes_moved) + cell(m.lives) + cell(waits_of(m)) + "</tr>\n";
   }
   return html + "</table>";
 }
 
 }  // namespace
-
-const char* to_string(TrackerMachine::State state) {
-  switch (state) {
-    case TrackerMachine::State::kGathering: return "gathering";
-    case TrackerMachine::State::kRunning: return "running";
-    case TrackerMachine::State::kInterrupted: return "interrupted";
-    case TrackerMachine::State::kFinished: return "finished";
-  }
-  return "unknown";
-}
-
-std::uint32_t members_alive(const TrackerMachine::View& view) {
-  return static_cast<std::uint32_t>(
-      std::count_if(view.members.begin(), view.members.end(), [](const auto& m) { return m.alive; }));
-}
 
 std::string to_json(const Snapshot& snapshot) {
   ordered_json jobs = ordered_json::array();

@@ -25,8 +25,8 @@ struct Snapshot {
   std::vector<JobStatus> jobs;  // by name
 };
 
-[[nodiscard]] const char* to_string(TrackerMachine::State state);
-[[nodiscard]] std::uint32_t members_alive(const TrackerMachine::View& view);
+// The label of metrics that names the job. Not `job`: that is Prometheus' name for what it scrapes.
+inline constexpr const char* kJobLabel = "warren_job";
 
 // GET /status. docs/metrics.md describes the fields. Whatever workers sent is escaped, also where it is not UTF-8.
 [[nodiscard]] std::string to_json(const Snapshot& snapshot);

@@ -43,7 +43,7 @@ tracker::Snapshot snapshot() {
   m.rounds.push_back(round);
   job.view.members.push_back(m);
   TrackerMachine::MemberView lost;
-  lost.rank = kNoRank;
+  lost.rank = Rank(1);
   lost.worker_id = "w1";
   job.view.members.push_back(lost);
   job.view.now = TimeMs{20'000};
@@ -64,8 +64,34 @@ TEST(StatusView, WhoIsSilentIsNotShownAsAlive) {
   s.jobs[0].view.members[0].suspect = true;
   s.jobs[0].view.members[0].last_heard_ms_ago = 4200;
   const std::string table = status_table(tracker::to_json(s), "").value();
-  EXPECT_THAT(table, HasSubstr("1 of 2 workers alive (1 silent), "));
+  EXPECT_THAT(table, HasSubstr("0 of 2 workers alive (1 silent, 1 lost), "));
   EXPECT_THAT(table, HasSubstr("  0     w0      silent for 4.2 s  4.2 s ago  41 "));
+}
+
+TEST(StatusView, WhoWaitsForAPlaceIsNoneOfTheWorldsWorkers) {
+  tracker::Snapshot s = snapshot();
+  TrackerMachine::MemberView other;
+  other.rank = kNoRank;
+  other.worker_id = "other";
+  other.alive = other.waits = other.candidate = true;
+  s.jobs[0].view.members[1].alive = true;
+  s.jobs[0].view.members.push_back(other);
+  const std::string table = status_table(tracker::to_json(s), "").value();
+  EXPECT_THAT(table, HasSubstr("2 of 2 workers alive (1 waiting), "));
+  EXPECT_THAT(table, HasSubstr("  -     other   waiting"));
+}
+
+TEST(StatusView, SaysWhenAJobLastGotFurtherAndHowFullItsLogsAre) {
+  tracker::Snapshot s = snapshot();
+  TrackerMachine::View& v = s.jobs[0].view;
+  v.last_round_ms_ago = 2300;
+  v.last_commit_ms_ago = 65'000;
+  EXPECT_THAT(status_table(tracker::to_json(s), "").value(), HasSubstr("  newest round 2.3 s ago, 2 restarts\n"));
+  v.committed = version_of_program(20);
+  v.members[0].log.emplace().set_budget_bytes(1000);
+  v.members[0].log->set_held_bytes(870);
+  EXPECT_THAT(status_table(tracker::to_json(s), "").value(),
+              HasSubstr("  newest round 2.3 s ago, newest commit 65.0 s ago, 2 restarts, the fullest log at 87 %\n"));
 }
 
 TEST(StatusView, AJobThatCannotGoOnIsLost) {
@@ -169,11 +195,11 @@ TEST(StatusView, ShowsWhoWaitsForWhom) {
   const auto r = status_table(tracker::to_json(snapshot()), "");
   ASSERT_TRUE(r.ok()) << r.status().describe();
   EXPECT_THAT(r.value(), HasSubstr("tracker 0.1.0, up 65.4 s, port 9370\n"));
-  EXPECT_THAT(r.value(), HasSubstr("job digits: running, epoch 7, 1 of 2 workers alive, 1 interrupt\n"));
+  EXPECT_THAT(r.value(), HasSubstr("job digits: running, epoch 7, 1 of 2 workers alive (1 lost), 1 interrupt\n"));
   EXPECT_THAT(r.value(), HasSubstr("waits 2.3 s for ranks 1, 4 to 6"));
   EXPECT_THAT(r.value(), HasSubstr("round 3.17"));
   EXPECT_THAT(r.value(), HasSubstr("20 KiB"));
-  EXPECT_THAT(r.value(), HasSubstr("  -     w1      lost"));
+  EXPECT_THAT(r.value(), HasSubstr("  1     w1      lost"));
 }
 
 TEST(StatusView, APlaceThatNobodyHasHadIsVacant) {

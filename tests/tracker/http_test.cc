@@ -86,11 +86,12 @@ TEST_F(HttpTest, ShowsAJobInEveryForm) {
   const auto metrics = get("/metrics");
   ASSERT_TRUE(metrics);
   for (const char* line :
-       {"warren_jobs{state=\"running\"} 1", "warren_job_members_alive{job=\"train\"} 2",
-        "warren_job_rounds_finished{job=\"train\"} 41", "warren_job_joins_total{job=\"train\"} 2",
-        "warren_job_gpu_readers{job=\"train\"} 1", "warren_job_inputs_lent_total{job=\"train\"} 56",
-        "warren_job_finals_from_gpus_total{job=\"train\"} 78", "warren_job_rounds_exchanged_total{job=\"train\"} 90",
-        "warren_messages_received_total 3", "warren_message_handling_seconds_count 3", "warren_persist_seconds_count 1",
+       {"warren_jobs{state=\"running\"} 1", "warren_job_members_alive{warren_job=\"train\"} 2",
+        "warren_job_rounds_finished{warren_job=\"train\"} 41", "warren_job_joins_total{warren_job=\"train\"} 2",
+        "warren_job_gpu_readers{warren_job=\"train\"} 1", "warren_job_inputs_lent_total{warren_job=\"train\"} 56",
+        "warren_job_finals_from_gpus_total{warren_job=\"train\"} 78",
+        "warren_job_rounds_exchanged_total{warren_job=\"train\"} 90", "warren_messages_received_total 3",
+        "warren_message_handling_seconds_count 3", "warren_persist_seconds_count 1",
         "warren_build_info{version=", "warren_bad_messages_total 0"}) {
     EXPECT_THAT(metrics->body, HasSubstr(line));
   }
