@@ -113,11 +113,15 @@ Status check_file(const std::string& path, int fd) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return {Code::kUnavailable, "cannot look at " + path + ": " + errno_text(errno)};
   if (!S_ISREG(info.st_mode)) return {Code::kRefused, path + " is not a regular file"};
-  if (info.st_uid != ::geteuid()) {
+  // Orchestrators mount secrets as files of root that the group of the container may read (Kubernetes' fsGroup).
+  const bool mounted = info.st_uid == 0 && ::geteuid() != 0 && (info.st_mode & 037) == 0;
+  if (info.st_uid != ::geteuid() && !mounted) {
     return {Code::kRefused, path + " belongs to user id " + std::to_string(info.st_uid) + " and this process runs as " +
-                                std::to_string(::geteuid()) + ": use a secret file of your own"};
+                                std::to_string(::geteuid()) +
+                                ": use a secret file of your own, or one of root's that your group may read and nobody "
+                                "else (mode 0440)"};
   }
-  if ((info.st_mode & 077) != 0) {
+  if (!mounted && (info.st_mode & 077) != 0) {
     return {Code::kRefused, path + " can be read or changed by others; if they had no chance to, run: chmod 600 " +
                                 path + "; otherwise make a new secret"};
   }

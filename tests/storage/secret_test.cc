@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -164,6 +166,50 @@ TEST_F(SecretTest, LinksAreFollowedButForeignFilesAreNot) {
   ASSERT_FALSE(secret.ok());
   EXPECT_EQ(secret.status().code(), Code::kRefused);
   EXPECT_THAT(secret.status().describe(), HasSubstr("belongs to user id"));
+}
+
+// What a process of another user, in group 23456, comes to; empty: it loads.
+std::string loaded_as_another(const std::string& file) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const gid_t group = 23456;
+    std::string said = "cannot become another user";
+    if (::setgroups(1, &group) == 0 && ::setgid(12345) == 0 && ::setuid(12345) == 0) {
+      said = Secret::load(file).status().describe();
+    }
+    (void)!::write(ends[1], said.data(), said.size());
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string said;
+  char byte = 0;
+  while (::read(ends[0], &byte, 1) == 1) said += byte;
+  ::close(ends[0]);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  return said;
+}
+
+// Kubernetes mounts secrets so for a user that is not root: files of root, which the group `fsGroup` may read.
+TEST_F(SecretTest, AFileOfRootThatTheGroupMayReadIsTaken) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to make a file of root's and become another user";
+  ASSERT_TRUE(Secret::generate(path("root")).ok());
+  ASSERT_EQ(::chmod(dir_.c_str(), 0755), 0);
+  const auto as = [&](uid_t user, gid_t group, mode_t mode) {
+    EXPECT_EQ(::chown(path("root").c_str(), user, group), 0);
+    EXPECT_EQ(::chmod(path("root").c_str(), mode), 0);
+    return loaded_as_another(path("root"));
+  };
+  EXPECT_EQ(as(0, 23456, 0440), "");
+  EXPECT_EQ(as(0, 23456, 0640), "");
+  EXPECT_EQ(as(12345, 12345, 0600), "");
+  EXPECT_THAT(as(0, 23456, 0444), HasSubstr("belongs to user id 0"));
+  EXPECT_THAT(as(0, 23456, 0460), HasSubstr("belongs to user id 0"));
+  EXPECT_THAT(as(0, 23456, 0441), HasSubstr("belongs to user id 0"));
+  EXPECT_THAT(as(54321, 23456, 0440), HasSubstr("belongs to user id 54321"));
+  EXPECT_THAT(as(12345, 23456, 0440), HasSubstr("chmod 600"));
+  EXPECT_THAT(as(0, 0, 0440), HasSubstr("Permission denied"));
 }
 
 TEST_F(SecretTest, WhatIsNoFileIsRefusedAndNeverHangs) {
