@@ -25,7 +25,7 @@
 #include "worker/launch/text.h"
 #include "worker/segments/keeper.h"
 
-DEFINE_int32(n, 0, "how many workers to start");
+DEFINE_int32(n, -1, "how many workers to start; 0: only --spares");
 DEFINE_uint32(world_size, 0, "how many workers the job has, where more launchers share it (default: those of -n)");
 DEFINE_uint32(first_worker, 0, "the id of the first worker here, where more launchers share a job");
 DEFINE_int32(spares, -1,
@@ -94,6 +94,15 @@ std::uint32_t world_size() {
   return FLAGS_world_size != 0 ? FLAGS_world_size : static_cast<std::uint32_t>(FLAGS_n);
 }
 
+// Of a launcher that starts spares alone: where it says no other number, ids that no other launcher gives to its own.
+std::uint32_t first_worker() {
+  const bool given = !google::GetCommandLineFlagInfoOrDie("first_worker").is_default;
+  return FLAGS_n == 0 && !given ? world_size() : FLAGS_first_worker;
+}
+std::uint32_t first_spare() {
+  return world_size() + first_worker();
+}
+
 // What the flags set for the workers.
 Variables from_flags() {
   Variables out;
@@ -148,7 +157,7 @@ Variables from_flags() {
 Result<worker::Settings> settings_of_first_worker(const Variables& variables) {
   const worker::Environment inherited = worker::process_environment();
   auto settings = worker::resolve(nullptr, [&](const std::string& name) -> std::optional<std::string> {
-    if (name == "WARREN_WORKER_ID") return std::to_string(FLAGS_first_worker);
+    if (name == "WARREN_WORKER_ID") return std::to_string(FLAGS_n != 0 ? FLAGS_first_worker : first_spare());
     if (name == "WARREN_WORLD_SIZE") return std::to_string(world_size());
     const auto at = variables.find(name);
     return at != variables.end() ? at->second : inherited(name);
@@ -219,6 +228,10 @@ Result<Provided> provide_tracker(Variables& variables, worker::OtherLines& lines
   }
   auto settings = settings_of_first_worker(trial);
   if (!settings.ok()) return settings.status();
+  if (FLAGS_n == 0) {
+    return Status(Code::kInvalidArgument,
+                  "-n 0 starts spares for a job that others run: name its running tracker by --tracker");
+  }
   if (settings.value().world_size != static_cast<std::uint32_t>(FLAGS_n)) {
     return Status(Code::kInvalidArgument,
                   std::string(settings.value().max_workers != 0 ? "--max_workers above -n" : "--world_size") +
@@ -286,29 +299,39 @@ std::unique_ptr<PreemptionWatch> watch_for_preemption(std::unique_ptr<Preemption
       [notice](const Status& why) { notice("preemption_unheard", why.describe() + "; it is asked again"); });
 }
 
+// What is wrong with -n, --world_size, --max_workers, --first_worker and --spares; empty: nothing.
+std::string wrong_numbers() {
+  if (FLAGS_n < 0 || static_cast<std::uint32_t>(FLAGS_n) > limits::kMaxWorldSize) {
+    return "give the number of workers: -n, from 1 to " + std::to_string(limits::kMaxWorldSize) +
+           ", or 0 where only --spares are to be started";
+  }
+  if (FLAGS_n == 0 && FLAGS_spares < 1) return "-n 0 starts no workers: give the number of --spares";
+  if (FLAGS_max_workers != 0 && FLAGS_world_size != 0) return "--max_workers is the world size: leave --world_size out";
+  if (FLAGS_n == 0 && world_size() == 0) {
+    return "-n 0 does not tell how many workers the job has: give --world_size, or --max_workers";
+  }
+  const std::string most = " (" + std::to_string(limits::kMaxWorldSize) + " at most)";
+  if (FLAGS_n == 0 && (world_size() > limits::kMaxWorldSize || FLAGS_first_worker > limits::kMaxWorldSize)) {
+    return "--world_size or --first_worker is too large" + most;
+  }
+  if (FLAGS_n != 0 && (world_size() > limits::kMaxWorldSize || FLAGS_first_worker > world_size() ||
+                       static_cast<std::uint32_t>(FLAGS_n) > world_size() - FLAGS_first_worker)) {
+    return "the workers " + std::to_string(FLAGS_first_worker) + " and up, " + std::to_string(FLAGS_n) +
+           " of them, are not all below " + (FLAGS_max_workers != 0 ? "--max_workers" : "--world_size") +
+           ", which is " + std::to_string(world_size()) + most;
+  }
+  const bool shared = FLAGS_n != 0 && world_size() != static_cast<std::uint32_t>(FLAGS_n);
+  if (FLAGS_spares < -1 || FLAGS_spares > static_cast<std::int32_t>(limits::kMaxSpares) ||
+      (shared && FLAGS_spares > FLAGS_n)) {
+    return "--spares is " + std::to_string(FLAGS_spares) + ": give 0 to " + std::to_string(limits::kMaxSpares) +
+           ", and, where more launchers share a job, no more than -n (a launcher with -n 0 starts more)";
+  }
+  return "";
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) return usage_error(kRunCommand, "give the program to run, after the flags");
-  if (FLAGS_n < 1 || static_cast<std::uint32_t>(FLAGS_n) > limits::kMaxWorldSize) {
-    return usage_error(kRunCommand,
-                       "give the number of workers: -n, from 1 to " + std::to_string(limits::kMaxWorldSize));
-  }
-  if (FLAGS_max_workers != 0 && FLAGS_world_size != 0) {
-    return usage_error(kRunCommand, "--max_workers is the world size: leave --world_size out");
-  }
-  if (world_size() > limits::kMaxWorldSize || FLAGS_first_worker > world_size() ||
-      static_cast<std::uint32_t>(FLAGS_n) > world_size() - FLAGS_first_worker) {
-    return usage_error(kRunCommand, "the workers " + std::to_string(FLAGS_first_worker) + " and up, " +
-                                        std::to_string(FLAGS_n) + " of them, are not all below " +
-                                        (FLAGS_max_workers != 0 ? "--max_workers" : "--world_size") + ", which is " +
-                                        std::to_string(world_size()) + " (" + std::to_string(limits::kMaxWorldSize) +
-                                        " at most)");
-  }
-  if (FLAGS_spares < -1 || FLAGS_spares > static_cast<std::int32_t>(limits::kMaxSpares) ||
-      (world_size() != static_cast<std::uint32_t>(FLAGS_n) && FLAGS_spares > FLAGS_n)) {
-    return usage_error(kRunCommand, "--spares is " + std::to_string(FLAGS_spares) + ": give 0 to " +
-                                        std::to_string(limits::kMaxSpares) +
-                                        ", and, where more launchers share a job, no more than -n");
-  }
+  if (const std::string wrong = wrong_numbers(); !wrong.empty()) return usage_error(kRunCommand, wrong);
   const auto restarts = restarts_from_flag();
   if (!restarts) return kExitUsage;
   auto source = preemption_source();
@@ -325,7 +348,7 @@ int run(const std::vector<std::string>& words) {
   options.open_files = allow_many_connections();
   options.program = words;
   options.workers = static_cast<std::uint32_t>(FLAGS_n);
-  options.first_worker = FLAGS_first_worker;
+  options.first_worker = first_worker();
   options.spares = static_cast<std::uint32_t>(std::max(0, FLAGS_spares));
   options.restarts = restarts->lost;
   options.failure_restarts = restarts->failed;
@@ -386,6 +409,7 @@ const Command kRunCommand = {
         "timeout and was killed for it. "
         "One that ends with another exit code than 0 is started again only if --restarts is given. When a worker may "
         "not be started again, the others are ended.\n"
+        "With -n 0 --spares=S --world_size=N, a launcher starts spares alone, for a job that other launchers run.\n"
         "With --spares=S, S more copies wait in create, with the ids above: when a worker is lost, one of them takes "
         "its place at once, unless it is back itself before, and then waits in turn. Who waits fetches the "
         "newest checkpoint's global state and keeps it in memory (--spare_follows=0: not). Who is not needed ends with "

@@ -384,6 +384,33 @@ TEST(Run, ANumberOfSparesThatIsNoneIsRefused) {
   EXPECT_THAT(chaos.error, HasSubstr("--spares is 0"));
 }
 
+// They wait on machines that have no workers yet.
+TEST(Run, ALauncherMayStartSparesAlone) {
+  const std::vector<std::string> program = {"--", "sh", "-c",
+                                            "echo $WARREN_WORKER_ID of $WARREN_WORLD_SIZE, spares $WARREN_SPARES"};
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "run");
+    arguments.insert(arguments.end(), program.begin(), program.end());
+    return warren(arguments);
+  };
+  const std::vector<std::string> elsewhere = {"-n", "0", "--tracker=127.0.0.1:1", "--insecure_no_auth"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), elsewhere.begin(), elsewhere.end());
+    return run(more);
+  };
+  // Numbers that no launcher with workers gives to its spares.
+  const Ended good = with({"--spares=2", "--world_size=3"});
+  EXPECT_EQ(good.code, 0) << good.error;
+  EXPECT_THAT(good.output, AllOf(HasSubstr("[6] 6 of 3, spares 2\n"), HasSubstr("[7] 7 of 3, spares 2\n")));
+  const Ended second = with({"--spares=1", "--world_size=3", "--first_worker=5"});
+  EXPECT_THAT(second.output, HasSubstr("[8] 8 of 3, spares 1\n")) << second.error;
+  EXPECT_THAT(with({"--spares=1"}).error, HasSubstr("give --world_size, or --max_workers"));
+  EXPECT_THAT(with({"--world_size=3"}).error, HasSubstr("give the number of --spares"));
+  const Ended alone = run({"-n", "0", "--spares=2", "--world_size=3"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_THAT(alone.error, HasSubstr("name its running tracker by --tracker"));
+}
+
 // However the launcher was told that the job has them.
 TEST(Run, SparesElsewhereLetOneWithoutAPlaceFailAlone) {
   const TemporaryFolder folder;
@@ -858,6 +885,9 @@ TEST(Settings, AreAllShownWithWhereTheyComeFrom) {
   const Ended missing = warren({"settings"});
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(missing.error, HasSubstr("WARREN_TRACKER"));
+  // What a bare machine has is shown all the same.
+  EXPECT_THAT(missing.output, testing::ContainsRegex("\nhost_id +[^ ]+ \\(default\\)\n"));
+  EXPECT_THAT(missing.output, testing::ContainsRegex("\nchunk_bytes +262144 \\(default\\)\n"));
 }
 
 TEST(Doctor, LooksAtEverything) {

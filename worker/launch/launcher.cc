@@ -277,7 +277,7 @@ class Launch {
     auto changes = options_.variables;
     changes["WARREN_WORKER_ID"] = std::to_string(w.id);
     changes["WARREN_WORLD_SIZE"] = std::to_string(world_size());
-    changes["WARREN_LOCAL_WORLD_SIZE"] = std::to_string(options_.workers);
+    changes["WARREN_LOCAL_WORLD_SIZE"] = std::to_string(workers_.size());
     changes["WARREN_ATTEMPT"] = std::to_string(w.attempt);
     changes[kLifeVariable] = watching() ? std::optional(std::to_string(life.fd())) : std::nullopt;
     const ChildEnvironment environment(changes);
@@ -830,9 +830,10 @@ Result<int> launch(const LaunchOptions& options, const LauncherSignals& signals)
     return Status(Code::kInvalidArgument, "the number of spares is " + std::to_string(options.spares) + ": give 0 to " +
                                               std::to_string(limits::kMaxSpares));
   }
-  if (options.workers == 0 || options.workers > limits::kMaxWorldSize) {
-    return Status(Code::kInvalidArgument, "the number of workers is " + std::to_string(options.workers) +
-                                              ": give 1 to " + std::to_string(limits::kMaxWorldSize));
+  const std::uint32_t least = options.spares != 0 ? 0 : 1;
+  if (options.workers < least || options.workers > limits::kMaxWorldSize) {
+    return Status(Code::kInvalidArgument, "the number of workers is " + std::to_string(options.workers) + ": give " +
+                                              std::to_string(least) + " to " + std::to_string(limits::kMaxWorldSize));
   }
   if (signals.fd() < 0) return Status(Code::kInternal, "the system gave no descriptor for signals");
   auto guard = Guard::start();

@@ -40,7 +40,7 @@ class LauncherSignals {
 
 struct LaunchOptions {
   std::vector<std::string> program;  // name (searched in PATH) and arguments; not empty
-  std::uint32_t workers = 1;         // 1 … limits::kMaxWorldSize
+  std::uint32_t workers = 1;         // 1 … limits::kMaxWorldSize; 0: only spares are started here
   std::uint32_t first_worker = 0;    // their ids are first_worker … first_worker + workers − 1
   std::uint32_t world_size = 0;      // of the job, whose other workers are started elsewhere; 0: `workers`
   std::uint32_t spares = 0;          // beside them, with the ids world_size + first_worker …

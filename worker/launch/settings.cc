@@ -56,6 +56,7 @@ constexpr std::array<std::string_view, 51> kNames = {"tracker",
                                                      "log_disk_bytes",
                                                      "checkpoint_mirror",
                                                      "spares",
+                                                     "spare",
                                                      "spare_follows",
                                                      "replace_after_ms",
                                                      "mode",
@@ -187,6 +188,21 @@ Layer from_variables(const Environment& env) {
   return out;
 }
 
+// In quotes, with bytes that are not ASCII as \xNN: a name that only looks right would be told from itself otherwise.
+std::string shown_bytes(std::string_view name) {
+  std::string out;
+  for (const char c : name) {
+    if (static_cast<unsigned char>(c) < 0x80) {
+      out += c;
+      continue;
+    }
+    std::array<char, 5> hex{};
+    (void)std::snprintf(hex.data(), hex.size(), "\\x%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    out += hex.data();
+  }
+  return in_quotes(out);
+}
+
 Result<Layer> read_file(const std::string& path) {
   constexpr std::size_t kMaxFileBytes = std::size_t{64} << 10;
   Layer out;
@@ -198,6 +214,12 @@ Result<Layer> read_file(const std::string& path) {
                                           "; correct it or unset WARREN_CONFIG");
   }
   text.resize(static_cast<std::size_t>(file.gcount()));
+  // Editors put a byte order mark in front, which says nothing in UTF-8.
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    return Status(Code::kInvalidArgument,
+                  path + " is written in UTF-16, as its byte order mark says: save it as UTF-8 or ASCII");
+  }
   std::istringstream lines(text);
   std::string line;
   for (std::size_t n = 1; std::getline(lines, line); ++n) {
@@ -212,7 +234,7 @@ Result<Layer> read_file(const std::string& path) {
     const std::string_view value = trim(content.substr(equals + 1));
     if (std::ranges::find(kNames, name) == kNames.end()) {
       return Status(Code::kInvalidArgument,
-                    where + ": there is no setting " + in_quotes(name) + did_you_mean(name, kNames));
+                    where + ": there is no setting " + shown_bytes(name) + did_you_mean(name, kNames));
     }
     if (value.empty()) {
       return Status(Code::kInvalidArgument,
@@ -367,6 +389,7 @@ std::function<Status(const Raw&)> name_of_at_most(std::size_t limit_bytes) {
 void resolve_tracker(Resolver& r, const Layer& launcher, Settings& s) {
   const Raw* raw = r.find("tracker");
   if (raw == nullptr) {
+    r.show("tracker", "(missing)", nullptr);
     r.keep({Code::kInvalidArgument,
             "no tracker is given: set the option tracker, WARREN_TRACKER=host:port, or 'tracker = host:port' in the "
             "file that WARREN_CONFIG names, or start under a launcher that names a host (Slurm, torchrun, "
@@ -375,7 +398,7 @@ void resolve_tracker(Resolver& r, const Layer& launcher, Settings& s) {
   }
   auto parsed = parse_host_port(raw->what, raw->text, kDefaultTrackerPort);
   r.keep(parsed.status());
-  if (!parsed.ok()) return;
+  if (!parsed.ok()) return r.show("tracker", in_quotes(raw->text) + ", which is wrong", raw);
   s.tracker_host = parsed.value().host;
   s.tracker_port = parsed.value().port;
   // A program under dmlc-submit may have its option from there, as rabit's interface has. Any other program's option
@@ -519,6 +542,22 @@ void check_ports(Resolver& r, const Settings& s) {
                                       ": give a wider range"});
 }
 
+// Whether the job has spares, and whether this worker begins as one of them.
+void resolve_spares(Resolver& r, Settings& s) {
+  const Raw* spare = r.find("spare");
+  const Result<bool> given = spare != nullptr ? parse_switch(spare->what, spare->text) : false;
+  const bool is_spare = given.ok() && given.value();
+  r.number("spares", s.spares, std::uint32_t{0}, static_cast<std::uint32_t>(limits::kMaxSpares),
+           std::uint32_t{is_spare ? 1U : 0U});
+  // As a launcher numbers them, behind the workers.
+  const auto number = parse_number("worker_id", s.worker_id, s.world_size, std::numeric_limits<std::uint32_t>::max());
+  r.on_off("spare", s.begins_as_spare, s.spares != 0 && s.world_size != 0 && number.ok());
+  if (s.begins_as_spare && s.spares == 0) {
+    r.keep({Code::kInvalidArgument, spare->what + " says that this worker waits as a spare, and " +
+                                        r.find("spares")->what + " that the job has none; leave one of them out"});
+  }
+}
+
 void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_world_size, Settings& s) {
   r.number("replicas", s.replicas, std::uint32_t{0}, kMaxReplicas, kDefaultReplicas);
   const Raw* mode = r.find("log");
@@ -539,10 +578,7 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   if (!s.checkpoint_mirror.empty() && s.replicas == 0) {
     r.keep({Code::kInvalidArgument, "checkpoint_mirror needs replicas of 1 or more: what it gets comes from the log"});
   }
-  r.number("spares", s.spares, std::uint32_t{0}, static_cast<std::uint32_t>(limits::kMaxSpares), std::uint32_t{0});
-  // As a launcher numbers them, behind the workers.
-  const auto number = parse_number("worker_id", s.worker_id, s.world_size, std::numeric_limits<std::uint32_t>::max());
-  s.begins_as_spare = s.spares != 0 && s.world_size != 0 && number.ok();
+  resolve_spares(r, s);
   r.on_off("spare_follows", s.spare_follows, true);
   r.number("replace_after_ms", s.replace_after_ms, std::int64_t{0}, limits::kMaxReplaceAfterMs, std::int64_t{0});
   if (s.replace_after_ms != 0 && s.replicas == 0) {
@@ -648,7 +684,10 @@ Environment process_environment() {
   };
 }
 
-Result<Settings> resolve(const warren_options* options, const Environment& env, const SystemFacts& facts) {
+namespace {
+
+// All that is wrong; `s` is as far as it can be told.
+Status resolve_into(Settings& s, const warren_options* options, const Environment& env, const SystemFacts& facts) {
   auto given = from_options(options);
   if (!given.ok()) return given.status();
   auto file = from_file(env);
@@ -658,7 +697,6 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   const auto local_world_size = read_local_world_size(env);
   if (!local_world_size.ok()) return local_world_size.status();
 
-  Settings s;
   Resolver r({std::move(given).value(), from_variables(env), std::move(file).value(), launcher.value()});
   resolve_tracker(r, launcher.value(), s);
   r.text("job", s.job, std::string(kDefaultJob), name_of_at_most(limits::kMaxJobNameBytes));
@@ -705,9 +743,23 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.text("timeline", s.timeline, "", path);
   resolve_log_level(r, s);
   r.number("attempt", s.attempt, std::uint32_t{0}, std::numeric_limits<std::uint32_t>::max(), std::uint32_t{0});
-  if (Status status = r.status(); !status.ok()) return status;
+  Status status = r.status();
   s.resolved = std::move(r).resolved();
+  return status;
+}
+
+}  // namespace
+
+Result<Settings> resolve(const warren_options* options, const Environment& env, const SystemFacts& facts) {
+  Settings s;
+  if (Status status = resolve_into(s, options, env, facts); !status.ok()) return status;
   return s;
+}
+
+Preview preview(const Environment& env) {
+  Preview out;
+  out.wrong = resolve_into(out.settings, nullptr, env, read_system_facts());
+  return out;
 }
 
 Result<Settings> resolve(const warren_options* options, const Environment& env) {

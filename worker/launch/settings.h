@@ -99,7 +99,7 @@ struct Settings {
   std::uint64_t log_disk_bytes = 0;
   std::string checkpoint_mirror;      // empty: none
   std::uint32_t spares = 0;           // 0: who finds no place is refused; else it waits for one
-  bool begins_as_spare = false;       // its worker id is a number beyond the world size
+  bool begins_as_spare = false;       // as `spare` says; else its worker id is a number beyond the world size
   bool spare_follows = true;          // a spare holds the newest checkpoint's global state in its memory
   std::int64_t replace_after_ms = 0;  // that a rank may hold up the others until a spare has its place; 0: for ever
   std::uint32_t min_workers = 0;      // mode shrink: the job goes on with so many; 0: mode wait
@@ -146,6 +146,15 @@ struct SystemFacts {
 [[nodiscard]] Result<Settings> resolve(const warren_options* options, const Environment& env, const SystemFacts& facts);
 // The same with read_system_facts().
 [[nodiscard]] Result<Settings> resolve(const warren_options* options, const Environment& env);
+
+// What resolve() comes to, where something is missing or wrong too. `wrong`: the status of resolve(); no worker can
+// be made of `settings` then. They lack what the environment cannot be read for, such as all of them where the file
+// named by WARREN_CONFIG cannot be read.
+struct Preview {
+  Settings settings;
+  Status wrong;
+};
+[[nodiscard]] Preview preview(const Environment& env);
 
 // Whether a variable, or the file named by WARREN_CONFIG, gives a tracker; what a launcher set does not count. Errors
 // as for resolve(), of that file.

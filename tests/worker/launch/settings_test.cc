@@ -570,6 +570,57 @@ TEST(Settings, WhoseNumberIsBeyondTheWorldBeginsAsASpare) {
   EXPECT_FALSE(of("node-7", "1").begins_as_spare) << "a name: the first to come have the places";
 }
 
+TEST(Settings, ASpareMayHaveAnyName) {
+  const auto of = [](const Variables& more) { return resolve(nullptr, environment(with(kComplete, more)), kFacts); };
+  const auto named = of({{"WARREN_SPARE", "1"}, {"WARREN_WORKER_ID", "w8"}});
+  ASSERT_TRUE(named.ok()) << named.status().describe();
+  EXPECT_TRUE(named.value().begins_as_spare);
+  EXPECT_EQ(named.value().spares, 1U);
+  EXPECT_TRUE(of({{"WARREN_SPARE", "1"}, {"WARREN_WORKER_ID", "3"}}).value().begins_as_spare);
+  // A number beyond the world says nothing against what is said in words.
+  EXPECT_FALSE(of({{"WARREN_SPARE", "0"}, {"WARREN_SPARES", "2"}, {"WARREN_WORKER_ID", "9"}}).value().begins_as_spare);
+  EXPECT_EQ(of({{"WARREN_SPARE", "0"}}).value().spares, 0U);
+  const auto both = of({{"WARREN_SPARE", "1"}, {"WARREN_SPARES", "0"}});
+  ASSERT_FALSE(both.ok());
+  EXPECT_THAT(both.status().describe(), HasSubstr("WARREN_SPARE says that this worker waits as a spare, and "
+                                                  "WARREN_SPARES that the job has none"));
+  EXPECT_THAT(of({{"WARREN_SPARE", "maybe"}}).status().describe(), HasSubstr("WARREN_SPARE is 'maybe'"));
+}
+
+TEST(Settings, AByteOrderMarkIsNoPartOfAName) {
+  const auto of = [](const std::string& text) {
+    const TemporaryFile file(text);
+    return resolve(nullptr, environment({{"WARREN_CONFIG", file.path}}), kFacts);
+  };
+  const std::string good = "tracker = t\r\nworker_id = w0\r\nworld_size = 2\r\ninsecure_no_auth = 1\r\n";
+  const auto marked = of("\xEF\xBB\xBF" + good);
+  ASSERT_TRUE(marked.ok()) << marked.status().describe();
+  EXPECT_EQ(marked.value().tracker_host, "t");
+  for (const std::string mark : {"\xFF\xFE", "\xFE\xFF"}) {
+    EXPECT_THAT(of(mark + good).status().describe(), HasSubstr("is written in UTF-16"));
+  }
+  // A mark elsewhere, a space that does not break, a letter that looks like another: they are shown.
+  EXPECT_THAT(of(good + "\xEF\xBB\xBFjob = j\n").status().describe(),
+              HasSubstr(":5: there is no setting '\\xEF\\xBB\\xBFjob'"));
+  EXPECT_THAT(of("\xC2\xA0tracker = t\n").status().describe(),
+              HasSubstr("no setting '\\xC2\\xA0tracker'; did you mean tracker?"));
+}
+
+TEST(Settings, WhereSomethingIsMissingTheOthersAreShown) {
+  const Preview bare = preview(environment({}));
+  EXPECT_THAT(bare.wrong.describe(), HasSubstr("no tracker is given"));
+  EXPECT_THAT(bare.wrong.describe(), HasSubstr("no world size is given"));
+  const std::string all = describe_all(bare.settings);
+  EXPECT_THAT(all, HasSubstr("tracker                (missing) (default)\n"));
+  EXPECT_THAT(all, HasSubstr("replicas               2 (default)\n"));
+  const Preview whole = preview(environment(kComplete));
+  EXPECT_TRUE(whole.wrong.ok()) << whole.wrong.describe();
+  EXPECT_EQ(bare.settings.resolved.size(), whole.settings.resolved.size());
+  const Preview wrong = preview(environment(with(kComplete, {{"WARREN_TRACKER", "t:x"}, {"WARREN_STREAMS", "3"}})));
+  EXPECT_FALSE(wrong.wrong.ok());
+  EXPECT_THAT(describe_all(wrong.settings), HasSubstr("streams                3 (WARREN_STREAMS)\n"));
+}
+
 TEST(Settings, KubernetesDoesNotTellTheWorldSize) {
   const auto r = resolve(
       nullptr, environment({{"JOB_COMPLETION_INDEX", "0"}, {"WARREN_TRACKER", "t"}, {"WARREN_SECRET_FILE", "/s"}}),
