@@ -145,8 +145,14 @@ Result<std::optional<PreemptionNotice>> PreemptionSource::look_google() {
   auto got = http_->ask(url_, "GET", kGooglePath, {{"Metadata-Flavor", "Google"}});
   if (!got.ok()) return got.status();
   const std::string& body = got.value().body;
-  if (got.value().status != 200 || got.value().get_header_value("Metadata-Flavor") != "Google" ||
-      (body != "TRUE" && body != "FALSE")) {
+  if (const std::string flavor = got.value().get_header_value("Metadata-Flavor"); flavor != "Google") {
+    return strange(url_, "answers with code " + std::to_string(got.value().status) + " and " +
+                             (flavor.empty() ? "without the header Metadata-Flavor"
+                                             : "with the header Metadata-Flavor: " + worker::in_quotes(flavor)) +
+                             ", so that it is not Google's: something between answers in its place, or this machine is "
+                             "not Google's");
+  }
+  if (got.value().status != 200 || (body != "TRUE" && body != "FALSE")) {
     return strange(url_, "says something else than whether this machine is preempted (code " +
                              std::to_string(got.value().status) + "): " + worker::in_quotes(body));
   }

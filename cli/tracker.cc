@@ -66,8 +66,11 @@ Result<std::string> advertised(std::uint16_t port) {
     return to_string(given.value());
   }
   const auto address = worker::choose_data_addresses(FLAGS_bind, "", "192.0.2.1", port);
-  // A machine without a route to anywhere: what it binds is all there is to say.
-  return to_string(worker::HostPort{address.ok() ? address.value().advertise : FLAGS_bind, port});
+  if (address.ok()) return to_string(worker::HostPort{address.value().advertise, port});
+  // A machine without a route to anywhere has addresses all the same.
+  const auto interfaces = worker::list_interfaces();
+  if (!interfaces.ok()) return interfaces.status();
+  return to_string(worker::HostPort{worker::own_address(interfaces.value(), FLAGS_bind), port});
 }
 
 Result<tracker::TrackerOptions> options_from_flags() {

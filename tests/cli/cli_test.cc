@@ -757,6 +757,28 @@ TEST(Tracker, ServesShowsItselfAndStops) {
   EXPECT_THAT(tracker.program().error(), HasSubstr("stopping on signal Terminated"));
 }
 
+TEST(Tracker, WithoutARouteTellsAnAddressThatCanBeReached) {
+  if (std::system("unshare -rn ip link add d0 type veth peer name d1 2>/dev/null") != 0) {
+    GTEST_SKIP() << "unshare makes no network namespace here";
+  }
+  const TemporaryFolder folder;
+  const auto address = [&](const std::string& name, const std::string& network) {
+    const std::string log = folder / (name + ".log");
+    const std::string tracker = std::string(WARREN_PROGRAM) + " tracker --insecure_no_auth --port=0 --http_port=-1 " +
+                                "--data_dir=" + (folder / name) + " 2>" + log;
+    const std::string command = "unshare -rn sh -c 'ip link set lo up; " + network + tracker + " & p=$!; " +
+                                "until grep -q WARREN_TRACKER= " + log + " || ! kill -0 $p; do sleep 0.02; done; " +
+                                "kill $p; wait $p'";
+    EXPECT_EQ(std::system(command.c_str()), 0) << whole_file(log);
+    return between(whole_file(log), "WARREN_TRACKER=", ":");
+  };
+  EXPECT_EQ(address("alone", ""), "127.0.0.1");
+  EXPECT_EQ(address("cabled",
+                    "ip link add d0 type veth peer name d1; ip address add 198.18.0.7/32 dev d0; "
+                    "ip link set d0 up; "),
+            "198.18.0.7");
+}
+
 TEST(Tracker, OutlivesAHangUpThatItWasStartedToIgnore) {
   LiveTracker tracker({}, SIGHUP);  // as nohup does
   tracker.program().signal(SIGHUP);

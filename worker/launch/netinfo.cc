@@ -113,10 +113,7 @@ Result<std::string> outward_address() {
   }
   auto interfaces = list_interfaces();
   if (!interfaces.ok()) return interfaces.status();
-  for (const Interface& i : interfaces.value()) {
-    if (i.up && !i.loopback && !i.addresses.empty()) return i.addresses.front();
-  }
-  return std::string("127.0.0.1");
+  return own_address(interfaces.value(), "::");
 }
 
 std::string join_names(const std::vector<Interface>& interfaces) {
@@ -242,6 +239,23 @@ Result<std::vector<Interface>> list_interfaces() {
     std::stable_partition(i.addresses.begin(), i.addresses.end(), [](const auto& a) { return is_ipv4(a); });
   }
   return out;
+}
+
+std::string own_address(std::span<const Interface> interfaces, std::string_view wildcard) {
+  const auto is_link_local = [](const std::string& a) { return a.starts_with("fe80:") || a.starts_with("169.254."); };
+  std::string last_resort = "127.0.0.1";
+  for (const bool ipv4 : {true, false}) {
+    if (!ipv4 && is_ipv4(std::string(wildcard))) break;
+    for (const Interface& i : interfaces) {
+      if (!i.up || i.loopback) continue;
+      for (const std::string& address : i.addresses) {
+        if (is_ipv4(address) != ipv4) continue;
+        if (!is_link_local(address)) return address;
+        if (last_resort == "127.0.0.1") last_resort = address;
+      }
+    }
+  }
+  return last_resort;
 }
 
 Result<std::vector<std::string>> resolve_host(const std::string& host) {

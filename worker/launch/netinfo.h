@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,10 @@ struct Interface {
 // `host` is a numeric loopback address or "localhost". A name of this machine that resolves to loopback, as Debian's
 // 127.0.1.1 does, gives the address that the network knows this machine by. kUnavailable: no such host, or no route.
 [[nodiscard]] Result<std::string> local_address_towards(const std::string& host, std::uint16_t port);
+
+// One of these that other machines may reach: the first that is up and not loopback, IPv4 before IPv6, link-local
+// addresses last; where there is none, 127.0.0.1. `wildcard`: what a socket is bound to; 0.0.0.0 takes IPv4 alone.
+[[nodiscard]] std::string own_address(std::span<const Interface> interfaces, std::string_view wildcard);
 
 // Where a worker accepts data links, and what it tells its peers to connect to; both numeric.
 struct DataAddresses {

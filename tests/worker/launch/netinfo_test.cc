@@ -115,6 +115,21 @@ TEST(DataAddresses, ComeFromTheRouteUnlessGiven) {
   }
 }
 
+TEST(OwnAddress, IsOneThatOthersMayReachWhereThereIsAny) {
+  using Interfaces = std::vector<Interface>;
+  const Interface lo{.name = "lo", .addresses = {"127.0.0.1", "::1"}, .up = true, .loopback = true};
+  const Interface down{.name = "d", .addresses = {"10.0.0.1"}, .up = false, .loopback = false};
+  const Interface six{.name = "s", .addresses = {"fe80::1%s", "2001:db8::7"}, .up = true, .loopback = false};
+  const Interface four{.name = "f", .addresses = {"169.254.3.4", "10.1.2.3", "fe80::2%f"}, .up = true};
+  EXPECT_EQ(own_address(Interfaces{lo}, "0.0.0.0"), "127.0.0.1");
+  EXPECT_EQ(own_address(Interfaces{lo, down}, "::"), "127.0.0.1");
+  EXPECT_EQ(own_address(Interfaces{lo, six, four}, "::"), "10.1.2.3");
+  EXPECT_EQ(own_address(Interfaces{lo, six}, "::"), "2001:db8::7");
+  EXPECT_EQ(own_address(Interfaces{lo, six}, "0.0.0.0"), "127.0.0.1") << "IPv4 alone is listened to";
+  const Interface poor{.name = "p", .addresses = {"169.254.3.4"}, .up = true, .loopback = false};
+  EXPECT_EQ(own_address(Interfaces{lo, poor}, "0.0.0.0"), "169.254.3.4");
+}
+
 TEST(DataAddresses, RefuseWhatIsNotHere) {
   const auto address = choose_data_addresses("198.51.100.7", "", "127.0.0.1", 9);
   ASSERT_FALSE(address.ok());
