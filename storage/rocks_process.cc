@@ -4,6 +4,7 @@
 #include <rocksdb/file_system.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -25,7 +26,8 @@ namespace {
 
 // How long exit() waits for disks, all together.
 constexpr std::chrono::seconds kLongestUse(10);
-constexpr std::size_t kCacheBytes = std::size_t{8} << 20;
+constexpr std::uint64_t kCacheBytes = std::uint64_t{8} << 20, kLeastCacheBytes = std::uint64_t{256} << 10;
+constexpr std::uint64_t kMostLogBytes = std::uint64_t{16} << 20, kLeastLogBytes = std::uint64_t{1} << 20;
 
 // State of one process. A child begins with a new one, as threads of its parent may have held these locks.
 struct Process {
@@ -40,6 +42,7 @@ struct Process {
   bool has_thread = false;
   std::deque<std::pair<void (*)(void*), void*>> jobs;
   std::shared_ptr<rocksdb::Cache> cache;
+  std::uint64_t cache_bytes = kCacheBytes, log_bytes = kMostLogBytes;
 
   std::mutex exit_mutex;  // held while calls are made
   std::list<ResultStore::AtExit> exit_calls;
@@ -224,8 +227,21 @@ std::shared_ptr<rocksdb::DB> own_database(rocksdb::DB* db, bool writes) {
 
 std::shared_ptr<rocksdb::Cache> rocks_cache() {
   const std::lock_guard lock(process->mutex);
-  if (!process->cache) process->cache = rocksdb::NewLRUCache(kCacheBytes);
+  if (!process->cache) process->cache = rocksdb::NewLRUCache(process->cache_bytes);
   return process->cache;
+}
+
+void limit_rocks_memory(std::uint64_t bytes) {
+  if (bytes == 0) return;
+  const std::lock_guard lock(process->mutex);
+  process->cache_bytes = std::min(process->cache_bytes, std::max(bytes / 4, kLeastCacheBytes));
+  process->log_bytes = std::min(process->log_bytes, std::max(bytes / 2, kLeastLogBytes));
+  if (process->cache) process->cache->SetCapacity(process->cache_bytes);
+}
+
+std::uint64_t most_rocks_log_bytes() {
+  const std::lock_guard lock(process->mutex);
+  return process->log_bytes;
 }
 
 }  // namespace warren::storage

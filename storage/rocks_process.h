@@ -78,4 +78,10 @@ struct DestroyIterator {
 // Of blocks of tables, for all databases of this process.
 [[nodiscard]] std::shared_ptr<rocksdb::Cache> rocks_cache();
 
+// For how much memory databases are opened from here on: a part of it is the cache's, another what each database that
+// is written keeps until it becomes tables. The least that is said in this process counts. 0: says nothing.
+void limit_rocks_memory(std::uint64_t bytes);
+// What is in a write-ahead log before it becomes tables; as much is in memory, and read when the database is opened.
+[[nodiscard]] std::uint64_t most_rocks_log_bytes();
+
 }  // namespace warren::storage

@@ -777,6 +777,7 @@ RocksResultStore::~RocksResultStore() {
 }
 
 Result<std::unique_ptr<RocksResultStore>> RocksResultStore::open(Place place, Options options) {
+  limit_rocks_memory(options.memory_bytes);
   auto impl = std::make_shared<Impl>();
   impl->place = std::move(place);
   impl->options = std::move(options);

@@ -64,7 +64,8 @@ class RocksResultStore final : public ResultStore {
     Incarnation life;
   };
   struct Options {
-    std::uint64_t disk_bytes = 0;  // budget; 0: none
+    std::uint64_t disk_bytes = 0;    // budget; 0: none
+    std::uint64_t memory_bytes = 0;  // for caches and buffers of all databases of this process; 0: as much as they like
     std::string budget_flag = "log_disk_bytes";
     std::string trial_program;  // storage/store_trial.h; empty: warren_store_trial beside this code
   };

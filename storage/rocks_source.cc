@@ -12,9 +12,6 @@
 namespace warren::storage {
 namespace {
 
-// What is in the write-ahead log before it becomes tables; as much is in memory, and read when the database is opened.
-constexpr std::uint64_t kMostLogBytes = std::uint64_t{16} << 20;
-
 rocksdb::DBOptions reading_options() {
   rocksdb::DBOptions options = db_options();
   options.create_if_missing = false;
@@ -61,7 +58,7 @@ rocksdb::ColumnFamilyOptions family_options(bool index) {
   rocksdb::ColumnFamilyOptions options;
   options.compression = rocksdb::kNoCompression;
   options.disable_auto_compactions = true;
-  options.write_buffer_size = 4 * kMostLogBytes;  // flushed because the log is long, not because they are full
+  options.write_buffer_size = 4 * most_rocks_log_bytes();  // flushed because the log is long, not because they are full
   rocksdb::BlockBasedTableOptions table;
   table.checksum = rocksdb::kXXH3;
   table.format_version = 5;
@@ -80,7 +77,7 @@ rocksdb::DBOptions db_options() {
   options.max_open_files = 256;
   options.max_file_opening_threads = 1;
   options.max_background_jobs = 2;
-  options.max_total_wal_size = kMostLogBytes;
+  options.max_total_wal_size = most_rocks_log_bytes();
   options.bytes_per_sync = kBytesPerSync;
   options.advise_random_on_open = false;  // replays read in order
   options.info_log = std::make_shared<NoRocksLog>();

@@ -48,7 +48,8 @@ WriteBehind::WriteBehind(Options options, std::unique_ptr<ResultStore> store, Se
       view_(view),
       segment_(std::move(segment)),
       events_(std::move(events)),
-      cursors_(view_.layout().extents) {}
+      cursors_(view_.layout().extents),
+      batch_(std::clamp<std::uint64_t>(options_.batch_bytes, limits::kMaxChunkBytes, RecordBatch::kDefaultBytes)) {}
 
 WriteBehind::~WriteBehind() {
   at_exit_.reset();

@@ -42,6 +42,8 @@ class WriteBehind {
     std::int64_t lag_ms = 5000;
     std::uint64_t lag_bytes = std::uint64_t{256} << 20;
     std::int64_t retry_ms = 1000;
+    // How much is copied and written at once; at least one record, at most RecordBatch::kDefaultBytes.
+    std::uint64_t batch_bytes = RecordBatch::kDefaultBytes;
     // Called from the thread when synced() has risen; must not wait for whoever calls this object.
     std::function<void()> synced{};
   };

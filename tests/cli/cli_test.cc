@@ -640,6 +640,49 @@ TEST(Run, MaxWorkersIsTheWorldSizeOfAJobThatOthersMayJoin) {
   EXPECT_THAT(alone.error, HasSubstr("--max_workers above -n is for a running tracker"));
 }
 
+// A control group of its own with so much memory, as a container has; gone with the test.
+class SmallContainer {
+ public:
+  explicit SmallContainer(std::uint64_t bytes) {
+    const std::string name = "warren-test-" + std::to_string(getpid());
+    for (const bool old : {true, false}) {
+      folder_ = std::string(old ? "/sys/fs/cgroup/memory/" : "/sys/fs/cgroup/") + name;
+      if (mkdir(folder_.c_str(), 0755) != 0) continue;
+      limits_ = static_cast<bool>(std::ofstream(folder_ + (old ? "/memory.limit_in_bytes" : "/memory.max"))
+                                  << bytes << std::flush);
+      events_ = folder_ + (old ? "/memory.oom_control" : "/memory.events");
+      if (limits_) return;
+      rmdir(folder_.c_str());
+    }
+  }
+  ~SmallContainer() {
+    if (limits_) rmdir(folder_.c_str());
+  }
+  SmallContainer(const SmallContainer&) = delete;
+  SmallContainer& operator=(const SmallContainer&) = delete;
+  // False: this system lets the test make none.
+  [[nodiscard]] bool limits() const { return limits_; }
+  // For a shell that is to be in it.
+  [[nodiscard]] std::string enter() const { return "echo $$ >" + folder_ + "/cgroup.procs && "; }
+  [[nodiscard]] std::string killed() const { return between(whole_file(events_), "oom_kill ", "\n"); }
+
+ private:
+  std::string folder_, events_;
+  bool limits_ = false;
+};
+
+// Each took 64 MiB at least for its log, and more than half of that again to write it to disk.
+TEST(Run, WorkersTakeNoMoreMemoryThanTheirContainerHas) {
+  const SmallContainer container(std::uint64_t{256} << 20);
+  if (!container.limits()) GTEST_SKIP() << "this system lets the test make no control group";
+  const TemporaryFolder folder;
+  const std::string command = "sh -c '" + container.enter() + "exec " + WARREN_PROGRAM +
+                              " run -n 3 --data_dir=" + (folder / "data") + " " + RESIZE_WORKER + " 99 400' >" +
+                              (folder / "log") + " 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0) << whole_file(folder / "log");
+  EXPECT_EQ(container.killed(), "0") << whole_file(folder / "log");
+}
+
 TEST(Run, TheJournalStaysUntilTheJobIsDone) {
   const TemporaryFolder folder;
   const std::string data = folder / "data";

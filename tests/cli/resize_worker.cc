@@ -1,6 +1,7 @@
 // What cli_test starts with `warren run`, under several world sizes: a job of 9 versions whose state says which ranks
 // computed it, with a local state that says whose it is.
-//   resize_worker UNTIL   in version UNTIL the program fails, unless that is the end
+//   resize_worker UNTIL [MIB]   in version UNTIL the program fails, unless that is the end; before its first checkpoint
+//                               it logs so many MiB, one a round
 #include <warren/warren.h>
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-int main(int, char** argv) {
+int main(int argc, char** argv) {
   constexpr std::uint64_t kVersions = 9;
   const std::uint64_t until = std::strtoull(argv[1], nullptr, 10);
   auto comm = warren::Communicator::create();
@@ -22,6 +23,10 @@ int main(int, char** argv) {
   std::printf("loaded version %llu of %u ranks, local state %llu\n", static_cast<unsigned long long>(loaded.version),
               loaded.world_size, static_cast<unsigned long long>(local));
   std::fflush(stdout);
+  std::vector<std::uint8_t> mebibyte(std::size_t{1} << 20);
+  for (std::uint64_t left = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0; left != 0; --left) {
+    comm.allreduce(std::span(mebibyte));
+  }
   for (std::uint64_t version = loaded.version; version < kVersions; ++version) {
     if (version == until) return 4;
     const auto ranks = comm.once("ranks").allreduce(std::vector<std::uint64_t>{1});  // of this world

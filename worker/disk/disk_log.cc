@@ -12,6 +12,10 @@
 namespace warren::worker {
 namespace {
 
+// Of the log in memory: what the thread that writes it to disk copies at once, and what RocksDB keeps in memory. Both
+// take less where that is plenty.
+constexpr std::uint64_t kShareOfBatch = 4, kShareOfStore = 4;
+
 // Beside the library that this code is in, else wherever the run path leads. It stays loaded: RocksDB's threads outlive
 // its last user.
 void* load_store_library() {
@@ -51,6 +55,7 @@ Result<std::unique_ptr<DiskLog>> DiskLog::open(const Settings& settings, Incarna
   request.worker_id = settings.worker_id;
   request.life = self;
   request.disk_bytes = settings.log_disk_bytes;
+  request.memory_bytes = settings.log_memory_bytes / kShareOfStore;
   Result<std::unique_ptr<storage::ResultStore>> store = Status(Code::kInternal, "the store did not answer");
   open_store(request, store);
   if (!store.ok()) return store.status();
@@ -58,6 +63,7 @@ Result<std::unique_ptr<DiskLog>> DiskLog::open(const Settings& settings, Incarna
   options.lag_ms = settings.log_lag_ms;
   // So that a memory log that fills up finds most of itself on disk already.
   options.lag_bytes = std::min<std::uint64_t>(settings.log_lag_bytes, settings.log_memory_bytes / 4);
+  options.batch_bytes = settings.log_memory_bytes / kShareOfBatch;
   options.synced = std::move(synced);
   auto writer = storage::WriteBehind::start(std::move(options), std::move(store).value(), self, std::move(segment),
                                             std::move(events));

@@ -7,6 +7,7 @@ extern "C" __attribute__((visibility("default"))) void warren_open_store_4(
     warren::Result<std::unique_ptr<warren::storage::ResultStore>>& result) {
   warren::storage::RocksResultStore::Options options;
   options.disk_bytes = request.disk_bytes;
+  options.memory_bytes = request.memory_bytes;
   auto store = warren::storage::RocksResultStore::open({request.data_dir, request.job, request.worker_id, request.life},
                                                        options);
   if (store.ok()) {

@@ -19,6 +19,7 @@ struct StoreRequest {
   std::string data_dir, job, worker_id;
   Incarnation life;
   std::uint64_t disk_bytes = 0;
+  std::uint64_t memory_bytes = 0;  // for RocksDB's caches and buffers
 };
 using OpenStore = void(const StoreRequest&, Result<std::unique_ptr<storage::ResultStore>>&);
 

@@ -65,7 +65,10 @@ std::optional<std::uint64_t> least_of(std::string_view groups, const std::string
 }
 
 std::optional<std::uint64_t> limit_of(const std::string& folder, bool old) {
-  return number_in(folder + (old ? "/memory.limit_in_bytes" : "/memory.max"));
+  if (old) return number_in(folder + "/memory.limit_in_bytes");
+  const auto most = number_in(folder + "/memory.max"), high = number_in(folder + "/memory.high");
+  // Who is above the latter is not ended, but hardly runs.
+  return most && high ? std::min(*most, *high) : most ? most : high;
 }
 
 }  // namespace

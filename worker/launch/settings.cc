@@ -487,10 +487,12 @@ void resolve_addresses(Resolver& r, Settings& s) {
   });
 }
 
-// A quarter of the machine for the logs of all ranks here, and another for copies of GPU buffers. A log's segment is
-// sparse, and memory is pinned on demand: what is never used costs nothing.
+// A quarter of what this machine or container has for the logs of all ranks here, and another for copies of GPU
+// buffers. A log's segment is sparse, and memory is pinned on demand: what is never used costs nothing.
 std::uint64_t quarter_of_memory(const SystemFacts& facts, std::uint64_t local_world_size) {
-  return std::clamp(facts.memory_bytes / 4 / local_world_size / kMiB * kMiB, 64 * kMiB, 64 * kGiB);
+  constexpr std::uint64_t kLeast = 4 * kMiB, kMost = 64 * kGiB, kOfUnknown = 256 * kMiB;
+  const std::uint64_t memory_bytes = facts.memory_bytes != 0 ? facts.memory_bytes : kOfUnknown;
+  return std::clamp(memory_bytes / 4 / local_world_size / kMiB * kMiB, kLeast, kMost);
 }
 
 // With how few workers the job goes on, and after how long.

@@ -43,6 +43,16 @@ TEST_F(MemoryTest, ControlGroupsLimitIt) {
   EXPECT_EQ(control_group_memory("nonsense\n\n:\n4:memory_recursive:/x\n", root_), std::nullopt);
 }
 
+TEST_F(MemoryTest, WhereAGroupIsHeldBackIsAsFarAsItGoes) {
+  put("a/memory.max", "max");
+  put("a/memory.high", "6000");
+  EXPECT_EQ(control_group_memory("0::/a\n", root_), 6000u);
+  put("a/memory.max", "5000");
+  EXPECT_EQ(control_group_memory("0::/a\n", root_), 5000u);
+  put("a/memory.high", "max");
+  EXPECT_EQ(control_group_memory("0::/a\n", root_), 5000u);
+}
+
 TEST_F(MemoryTest, WhatIsLeftIsTheLeastOfAllGroups) {
   EXPECT_EQ(control_group_memory_left("0::/a/b\n", root_), std::nullopt);
   put("a/b/memory.max", "max");

@@ -727,7 +727,9 @@ TEST(Settings, WorkersOfOneMachineShareTheMemoryOfTheLog) {
   EXPECT_EQ(memory_with({{"MPI_LOCALNRANKS", "5"}}, 8000 * kMiB), 400u);
   EXPECT_EQ(memory_with({{"LOCAL_WORLD_SIZE", "8"}}, 8000 * kMiB), 2000u) << "anybody may use that word";
   EXPECT_EQ(memory_with({{"LOCAL_WORLD_SIZE", "8"}, {"MASTER_ADDR", "m"}}, 8000 * kMiB), 250u);
-  EXPECT_EQ(memory_with({}, 100 * kMiB), 64u);
+  EXPECT_EQ(memory_with({}, 100 * kMiB), 25u);
+  EXPECT_EQ(memory_with({{"WARREN_LOCAL_WORLD_SIZE", "3"}}, 256 * kMiB), 21u) << "a small container's";
+  EXPECT_EQ(memory_with({{"WARREN_LOCAL_WORLD_SIZE", "100"}}, 256 * kMiB), 4u) << "the least that a log can be";
   EXPECT_EQ(memory_with({}, 2'000'000 * kMiB), 65'536u);
   EXPECT_EQ(memory_with({{"WARREN_LOG_MEMORY_BYTES", "5M"}}, 8000 * kMiB), 5u);
 }
