@@ -799,7 +799,9 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   persist(effects);
   log(Severity::kInfo, "finished", "job " + options_.job + " is finished: all ranks have called finalize", effects);
   for (const auto& [life, rank] : rank_by_incarnation_) {
-    if (!absent(rank)) send_finished(life, effects);
+    if (absent(rank)) continue;
+    send_finished(life, effects);
+    finished_lives_.push_back(life);
   }
   for (const auto& [worker, spare] : spares_) {
     count(Transition::spare_unneeded);

@@ -183,10 +183,10 @@ Status TrackerMachine::may_forget(TimeMs now) const {
   if (lost()) return {};
   const std::string what = "job " + options_.job;
   if (state_ == State::kFinished) {
-    if (now >= next_repeat_) return {};
+    if (now >= next_repeat_ || !finished_lives_.empty()) return {};
     return {Code::kUnavailable, what +
-                                    " has finished less than a round timeout ago, and its workers may not have heard "
-                                    "of it; try again in " +
+                                    " was finished by this tracker's life before, and workers may not have heard of it "
+                                    "yet; try again in " +
                                     std::to_string(next_repeat_ - now) + " ms, or give --force"};
   }
   std::size_t there = 0;
@@ -212,6 +212,7 @@ Status TrackerMachine::may_forget(TimeMs now) const {
 }
 
 void TrackerMachine::forget(const std::string& why, Effects& effects) {
+  if (state_ == State::kFinished) return;  // whoever asks is told that it is finished
   const auto tell = [&](Incarnation life) { send_refused(life, Code::kClosed, why, effects); };
   for (const auto& [life, rank] : rank_by_incarnation_) {
     if (members_[rank].state != MemberState::kGone && !waiting_by_incarnation_.contains(life)) tell(life);

@@ -397,8 +397,8 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
     count(Transition::join_refused_finished);
     return refuse(who, Code::kFinished,
                   "job " + options_.job +
-                      " is finished; start a new one under another name, or free this one by `warren forget "
-                      "--job=" +
+                      " is finished; if this is a new run, start its workers together, or free the name first by "
+                      "`warren forget --job=" +
                       options_.job + "`",
                   effects);
   }

@@ -152,6 +152,9 @@ class TrackerMachine {
 
   // Whether the job's record may be removed: nobody is there. kRefused names who is. kUnavailable: not yet.
   [[nodiscard]] Status may_forget(TimeMs now) const;
+  // The lives whose job is finished, as far as this tracker has finished it: those that ask again are told so, whatever
+  // becomes of the name.
+  [[nodiscard]] std::span<const Incarnation> finished_lives() const { return finished_lives_; }
   // That has been done: whoever is there is refused with `why`. The machine serves no more.
   void forget(const std::string& why, std::vector<TrackerEffect>& effects);
 
@@ -806,6 +809,7 @@ class TrackerMachine {
   std::optional<TimeMs> deadline_;
   std::optional<Rebuilding> rebuilding_;
   bool forgotten_ = false;
+  std::vector<Incarnation> finished_lives_;
   std::string last_interrupt_;
   TimeMs last_round_, last_commit_;      // as in a view
   std::optional<Version> noted_commit_;  // of last_commit_

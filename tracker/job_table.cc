@@ -62,6 +62,12 @@ struct JobTable::Job {
   Routes routes;
   TimeMs last_message;
   std::optional<TimeMs> finished_since;
+  // By worker id: since when it waits for a new run of the name, and when it was heard last.
+  struct Fresh {
+    Incarnation life;
+    TimeMs since, heard;
+  };
+  std::map<std::string, Fresh> fresh;
   TimeMs sweep_at;
   std::optional<TimeMs> scheduled;  // its entry in deadlines_
 
@@ -172,6 +178,7 @@ void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, 
                                              "; use the file that was made for it, or for all jobs of this tracker"));
   }
   if (envelope.has_forget()) return on_forget(from, envelope, now);
+  if (tell_finished(from, envelope)) return;
   if (forgotten_lives_.contains({envelope.job(), Incarnation(envelope.sender())})) {
     // Otherwise its like would make up the job again, from what they know.
     return refuse(from, envelope.job(), envelope.sender(), Status(Code::kClosed, forgotten_text(envelope.job())));
@@ -180,6 +187,15 @@ void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, 
     return refuse(from, envelope.job(), envelope.sender(), Status(Code::kClosed, forgotten_text(envelope.job())));
   }
   leave_out_forgotten(envelope);
+  if (const auto found = jobs_.find(envelope.job()); found != jobs_.end()) {
+    switch (look_for_new_run(*found->second, envelope, now)) {
+      case NewRun::kNone: break;
+      case NewRun::kWaits: return;  // it asks again
+      case NewRun::kBegins:
+        remember_finished(*found->second);
+        if (!evict(*found->second, "it finished, and a new run of its name begins")) return;
+    }
+  }
   Job* job = find_or_create(from, envelope, now);
   if (job == nullptr) return;
   // The largest that was asked for: who came first may have left, and its settings with it.
@@ -244,6 +260,7 @@ void JobTable::on_forget(const Sender& from, const wire::Envelope& envelope, Tim
       {{"address", std::string(from.address)}});
   unreadable_.erase(name);
   if (job != nullptr) {
+    remember_finished(*job);
     remember_lives(*job, now);
     effects_.clear();
     job->machine.forget(forgotten_text(name), effects_);
@@ -256,6 +273,43 @@ void JobTable::on_forget(const Sender& from, const wire::Envelope& envelope, Tim
   wire::Envelope reply = reply_to(name, envelope.sender());
   reply.mutable_forgotten();
   if (options_.send(from.connection, encode(reply, Side::kTracker)) != SendOutcome::kSent) ++counts_.unsent;
+}
+
+JobTable::NewRun JobTable::look_for_new_run(Job& job, const wire::Envelope& envelope, TimeMs now) {
+  if (job.machine.state() != TrackerMachine::State::kFinished || !job.pending.empty()) return NewRun::kNone;
+  if (!envelope.has_join() || envelope.join().attempt() != 0 || envelope.join().spare()) return NewRun::kNone;
+  const wire::JobSettings& settings = envelope.join().settings();
+  const std::int64_t patience_ms = kNewRunRoundTimeouts * static_cast<std::int64_t>(settings.round_timeout_ms());
+  std::erase_if(job.fresh, [&](const auto& entry) { return now - entry.second.heard >= patience_ms; });
+  if (job.fresh.size() >= limits::kMaxWorldSize) return NewRun::kNone;
+  const Incarnation life(envelope.sender());
+  Job::Fresh& fresh = job.fresh.try_emplace(envelope.join().worker_id(), Job::Fresh{life, now, now}).first->second;
+  if (fresh.life != life) fresh = {life, now, now};
+  fresh.heard = now;
+  const std::uint32_t needed = settings.min_workers() != 0 ? settings.min_workers() : settings.world_size();
+  if (2 * job.fresh.size() > needed && job.machine.may_forget(now).ok()) return NewRun::kBegins;
+  return now - fresh.since < patience_ms ? NewRun::kWaits : NewRun::kNone;
+}
+
+bool JobTable::tell_finished(const Sender& from, const wire::Envelope& envelope) {
+  const auto found = finished_lives_.find({envelope.job(), Incarnation(envelope.sender())});
+  if (found == finished_lives_.end()) return false;
+  wire::Envelope reply = reply_to(envelope.job(), envelope.sender());
+  reply.set_term(std::max<std::uint64_t>(1, envelope.term()));  // it obeyed this tracker, and has that term from here
+  reply.mutable_finished()->set_epoch(found->second.value);
+  if (options_.send(from.connection, encode(reply, Side::kTracker)) != SendOutcome::kSent) ++counts_.unsent;
+  return true;
+}
+
+void JobTable::remember_finished(const Job& job) {
+  const Epoch epoch = job.machine.view(job.last_message).epoch;
+  for (const Incarnation life : job.machine.finished_lives()) {
+    if (!finished_lives_.emplace(std::pair(job.name, life), epoch).second) continue;
+    finished_order_.emplace_back(job.name, life);
+    if (finished_order_.size() <= kMaxForgottenLives) continue;
+    finished_lives_.erase(finished_order_.front());
+    finished_order_.pop_front();
+  }
 }
 
 void JobTable::remember_lives(const Job& job, TimeMs now) {

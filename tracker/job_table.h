@@ -7,6 +7,10 @@
 // the write is tried again (kPersistTries times, 43 s in all). Then the job's workers are refused and the job is
 // forgotten; the next Join takes it up from what the journal has.
 //
+// A finished job stays for those who come late: a worker that its launcher starts again hears that the job is finished.
+// It gives way to a new run of its name: to lives that were never started before (attempt 0), once those of more than
+// half of the world have come. Fewer of them hear that the job is finished after kNewRunRoundTimeouts.
+//
 // A person may have a job forgotten (`warren forget`): its record is removed, and then who is there is refused. The run
 // that was forgotten is noted in the journal under a name that no job has, the newest kMostForgottenRuns of all jobs:
 // what its workers have left on disks is not used by a new job of the name.
@@ -63,6 +67,7 @@ class JobTable {
   static constexpr std::int64_t kSweepIntervalMs = std::int64_t{60} * 1000;
   static constexpr int kPersistTries = 12;
   static constexpr std::size_t kMostForgottenRuns = 1024;
+  static constexpr std::int64_t kNewRunRoundTimeouts = 3;
 
   struct Options {
     Incarnation self;
@@ -103,6 +108,12 @@ class JobTable {
   // Finds the job or makes it, if the message may; else answers and returns null.
   Job* find_or_create(const Sender& from, const wire::Envelope& envelope, TimeMs now);
   [[nodiscard]] bool has_the_secret(const Sender& from, const std::string& job);
+  // Of a join to a job that is finished.
+  enum class NewRun { kNone, kWaits, kBegins };
+  [[nodiscard]] NewRun look_for_new_run(Job& job, const wire::Envelope& envelope, TimeMs now);
+  // Whether `who` is a life of a finished job that has given way; then it was told that the job is finished.
+  bool tell_finished(const Sender& from, const wire::Envelope& envelope);
+  void remember_finished(const Job& job);
   void on_forget(const Sender& from, const wire::Envelope& envelope, TimeMs now);
   void remember_lives(const Job& job, TimeMs now);
   [[nodiscard]] bool was_forgotten(const std::string& job, std::uint64_t run) const;
@@ -141,11 +152,14 @@ class JobTable {
   Options options_;
   Jobs jobs_;
   std::uint64_t last_serial_ = 0;
-  std::map<std::string, Status, std::less<>> unreadable_;             // jobs whose records cannot be read
-  std::set<std::pair<TimeMs, std::string_view>> deadlines_;           // names live in jobs_
-  std::map<std::string, std::string, std::less<>> worker_keys_;       // derived ones, by job; bounded
-  std::set<std::pair<std::string, Incarnation>> forgotten_lives_;     // of jobs, forgotten while they spoke; bounded
-  std::deque<std::pair<std::string, Incarnation>> forgotten_order_;   // the oldest first
+  std::map<std::string, Status, std::less<>> unreadable_;            // jobs whose records cannot be read
+  std::set<std::pair<TimeMs, std::string_view>> deadlines_;          // names live in jobs_
+  std::map<std::string, std::string, std::less<>> worker_keys_;      // derived ones, by job; bounded
+  std::set<std::pair<std::string, Incarnation>> forgotten_lives_;    // of jobs, forgotten while they spoke; bounded
+  std::deque<std::pair<std::string, Incarnation>> forgotten_order_;  // the oldest first
+  // Lives of finished jobs that have given way, with the epoch that they are told; bounded.
+  std::map<std::pair<std::string, Incarnation>, Epoch> finished_lives_;
+  std::deque<std::pair<std::string, Incarnation>> finished_order_;    // the oldest first
   std::deque<std::pair<std::string, std::uint64_t>> forgotten_runs_;  // by job, the oldest first
   std::set<std::pair<std::string, Incarnation>> told_left_out_;       // by job: lives repeat their joins; bounded
   std::vector<TrackerEffect> effects_;                                // of the call under way

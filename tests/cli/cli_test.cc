@@ -906,6 +906,39 @@ TEST(Forget, FreesTheNameOfAJobThatCannotGoOn) {
   EXPECT_THAT(anew.output, HasSubstr("loaded version 0 "));
 }
 
+TEST(Run, SparesOfALauncherOfTheirOwnTakeALostPlace) {
+  LiveTracker tracker;
+  const std::vector<std::string> shared = {"--job=j", "--tracker=" + tracker.address,
+                                           "--secret_file=" + tracker.secret(), "--round_timeout_ms=3000"};
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "run");
+    arguments.insert(arguments.end(), shared.begin(), shared.end());
+    arguments.insert(arguments.end(), {RESIZE_WORKER, "99"});
+    return arguments;
+  };
+  Program spares(run({"-n", "0", "--spares=1", "--world_size=2"}));
+  tracker.program().wait_for("spare_waits");
+  const Ended workers = warren(run({"-n", "2", "--spares=0"}));
+  EXPECT_EQ(workers.code, 0) << workers.error;
+  EXPECT_EQ(spares.wait(), 0) << spares.error();  // it was not needed
+}
+
+TEST(Run, ANameThatHasFinishedIsFreeForANewRun) {
+  LiveTracker tracker;
+  const auto run = [&] {
+    return warren({"run", "-n", "2", "--job=j", "--tracker=" + tracker.address, "--secret_file=" + tracker.secret(),
+                   RESIZE_WORKER, "99"});
+  };
+  for (int times = 0; times < 2; ++times) {
+    const Ended e = run();
+    EXPECT_EQ(e.code, 0) << e.error;
+    EXPECT_THAT(e.output, HasSubstr("loaded version 0 "));
+  }
+  const Ended forgotten =
+      warren({"forget", "--job=j", "--tracker=" + tracker.address, "--secret_file=" + tracker.secret()});
+  EXPECT_EQ(forgotten.code, 0) << forgotten.error;
+}
+
 TEST(Forget, AJobThatLivesNeedsForce) {
   LiveTracker tracker;
   Program worker({"run", "-n", "1", "--world_size=2", "--job=j", "--tracker=" + tracker.address,

@@ -468,10 +468,15 @@ TEST(TrackerForget, MembersThatARestartedTrackerHasNotHeardCountUntilTheirTimeIs
   EXPECT_TRUE(t.machine().may_forget(TimeMs{t.now()}).ok());
 }
 
-TEST(TrackerForget, AFinishedJobsWorkersMayAskForARoundTimeout) {
+// Those of the tracker that has finished the job are told by it that they have finished, whatever becomes of the name.
+TEST(TrackerForget, OnlyAfterARestartAFinishedJobsWorkersMayAskForARoundTimeout) {
   TrackerScript t;
   (void)t.join("w0", 10, 1);
   (void)t.finalize(10, 1);
+  EXPECT_EQ(t.machine().state(), State::kFinished);
+  EXPECT_TRUE(t.machine().may_forget(TimeMs{t.now()}).ok());
+  EXPECT_EQ(t.machine().finished_lives().size(), 1u);
+  t.restart();
   EXPECT_EQ(t.machine().state(), State::kFinished);
   EXPECT_EQ(t.machine().may_forget(TimeMs{t.now()}).code(), Code::kUnavailable);
   (void)t.pass(5000);

@@ -53,7 +53,8 @@ TEST(Tracker, AJobFromFirstJoinToForgotten) {
             "drop 11\n");
   EXPECT_EQ(t.finalize(10, 1), "10 <- Finished epoch 1\ndrop 10\n");  // its Finished was lost
   EXPECT_EQ(t.join("w0", 20, 2),
-            "20 <- Refused 12: job j is finished; start a new one under another name, or free this one by "
+            "20 <- Refused 12: job j is finished; if this is a new run, start its workers together, or free the name "
+            "first by "
             "`warren forget --job=j`\ndrop 20\n");
   EXPECT_EQ(t.beat(10, 1), "10 <- Refused 7: job j is finished [fenced]\ndrop 10\n");
   EXPECT_EQ(t.pass(5000), "forget\n");

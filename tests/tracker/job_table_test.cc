@@ -212,6 +212,61 @@ TEST_F(JobTableTest, AnUnconfirmedWriteMaySurviveAndEpochsStillRise) {
   }
 }
 
+// Those were never started before: no launcher has them back.
+TEST_F(JobTableTest, AFinishedNameIsFreeForANewRun) {
+  join_two("train");
+  finalize_two("train");
+  sent_.clear();
+  say("c", join_envelope("train", 11, "0", 2));
+  EXPECT_TRUE(sent_.empty()) << "one alone may have come late";
+  pass(1000);
+  say("d", join_envelope("train", 12, "1", 2));
+  say("c", join_envelope("train", 11, "0", 2));
+  EXPECT_EQ(count(Envelope::kRefused), 0u);
+  EXPECT_EQ(count(Envelope::kPlan), 2u);
+  EXPECT_EQ(job("train")->view.state, TrackerMachine::State::kRunning);
+  // One of the run before that has not heard of its end yet hears it, and the new run goes on.
+  sent_.clear();
+  Envelope late = envelope_of("train", 2);
+  late.mutable_leave()->set_epoch(1);
+  late.mutable_leave()->set_finalize(true);
+  say("b-train", late);
+  ASSERT_EQ(count(Envelope::kFinished), 1u);
+  EXPECT_EQ(sent_[0].envelope.finished().epoch(), 1u);
+  EXPECT_EQ(job("train")->view.state, TrackerMachine::State::kRunning);
+}
+
+TEST_F(JobTableTest, WhoIsStartedAgainAfterItsJobHasFinishedHearsThat) {
+  join_two("train");
+  finalize_two("train");
+  for (const std::uint64_t life : {11, 12}) {
+    sent_.clear();
+    Envelope again = join_envelope("train", life, std::to_string(life - 11), 2);
+    again.mutable_join()->set_attempt(1);
+    say("again", again);
+    EXPECT_EQ(count(Envelope::kRefused), 1u);
+  }
+}
+
+TEST_F(JobTableTest, AFinishedJobMayBeForgottenAtOnce) {
+  join_two("train");
+  finalize_two("train");
+  sent_.clear();
+  Envelope forget = envelope_of("train", 99);
+  forget.mutable_forget();
+  say("person", forget);
+  EXPECT_EQ(count(Envelope::kForgotten), 1u);
+  EXPECT_EQ(job("train"), nullptr);
+  // A worker that has not heard that it has finished hears that, and not that somebody has ended its job.
+  sent_.clear();
+  Envelope late = envelope_of("train", 2);
+  late.mutable_leave()->set_epoch(1);
+  late.mutable_leave()->set_finalize(true);
+  say("b-train", late);
+  EXPECT_EQ(count(Envelope::kFinished), 1u);
+  EXPECT_EQ(job("train"), nullptr);
+}
+
 TEST_F(JobTableTest, AFinishedJobLingersForLatecomersAndIsForgotten) {
   join_two("train");
   finalize_two("train");
@@ -220,7 +275,9 @@ TEST_F(JobTableTest, AFinishedJobLingersForLatecomersAndIsForgotten) {
   EXPECT_EQ(job("train")->view.state, TrackerMachine::State::kFinished);
   pass(JobTable::kFinishedLingerMs - 1);
   sent_.clear();
-  say("late", join_envelope("train", 9, "0", 2));
+  Envelope late = join_envelope("train", 9, "0", 2);
+  late.mutable_join()->set_attempt(1);
+  say("late", late);
   ASSERT_EQ(count(Envelope::kRefused), 1u);
   EXPECT_THAT(sent_[0].envelope.refused().reason(), HasSubstr("finished"));
   pass(2 * JobTable::kSweepIntervalMs);
