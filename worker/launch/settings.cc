@@ -24,7 +24,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 51> kNames = {"tracker",
+constexpr std::array<std::string_view, 52> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
