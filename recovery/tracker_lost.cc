@@ -35,7 +35,7 @@ void TrackerMachine::on_checkpoint_lost(std::size_t rank, const wire::LogGap& g,
   const Incarnation life(plan_.members(static_cast<int>(rank)).incarnation());
   lose(rank);
   interrupt(Code::kPeerLost, what, {static_cast<std::uint32_t>(rank)}, now, effects);
-  refuse(life, Code::kUnavailable, what + "; the job goes on without this worker", effects, Next::kAnotherLife);
+  refuse(life, Code::kUnavailable, what + "; the job goes on without this worker", effects, true);
 }
 
 bool TrackerMachine::comes_in_vain() const {

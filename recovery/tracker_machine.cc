@@ -408,14 +408,14 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
       case MemberState::kFinalizing: return repeat_plan(*rank, now, effects);
       case MemberState::kStopping: count(Transition::interrupt_repeated); return send_interrupt(*rank, effects);
       case MemberState::kSurvivor: count(Transition::join_repeated); return send_welcome(who, effects);
-      case MemberState::kGone: return refuse_stale(who, effects);
+      case MemberState::kGone: return refuse_over(who, join.worker_id(), effects);
     }
   }
   if (waiting_by_incarnation_.contains(who)) {
     count(Transition::join_repeated);
     return send_welcome(who, effects);
   }
-  if (retired_.contains(who)) return refuse_stale(who, effects);
+  if (retired_.contains(who)) return refuse_over(who, join.worker_id(), effects);
   if (refuse_lost(who, join, now, effects)) return;
   if (settings_.world_size() == 0) {
     count(Transition::settings_taken);
@@ -636,7 +636,24 @@ void TrackerMachine::replace_member(std::size_t place, std::uint32_t attempt, Ti
 void TrackerMachine::refuse_replaced(Incarnation old_life, const std::string& whose, Effects& effects) {
   refuse(old_life, Code::kClosed,
          "a newer life of " + whose + " has joined; if that is not meant, give each process a worker id of its own",
-         effects, Next::kReplaced);
+         effects);
+}
+
+bool TrackerMachine::has_other_life(const std::string& worker, Incarnation who) const {
+  const auto waits = waiting_.find(worker);
+  if (waits != waiting_.end() && waits->second.member.incarnation() != who.value) return true;
+  const auto spare = spares_.find(worker);
+  if (spare != spares_.end() && spare->second.life != who) return true;
+  const auto place = place_of(worker);
+  return place && members_[*place].state != MemberState::kGone &&
+         plan_.members(static_cast<int>(*place)).incarnation() != who.value;
+}
+
+// Another life of a process whose worker id somebody has by now would throw that one out.
+void TrackerMachine::refuse_over(Incarnation who, const std::string& worker, Effects& effects) {
+  if (lost() || !has_other_life(worker, who)) return refuse_stale(who, effects);
+  count(Transition::stale_life);
+  refuse_replaced(who, "worker " + worker, effects);
 }
 
 void TrackerMachine::replace_waiting(const std::string& worker, Effects& effects) {
@@ -1116,18 +1133,17 @@ void TrackerMachine::keep_retired(std::size_t most) {
   retired_next_ = 0;
 }
 
-void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, Next next) {
+void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced) {
   ++refusals_;
-  send_refused(who, code, reason, effects, next);
+  send_refused(who, code, reason, effects, fenced);
 }
 
 void TrackerMachine::send_refused(Incarnation who, Code code, const std::string& reason, Effects& effects,
-                                  Next next) const {
+                                  bool fenced) const {
   wire::Envelope e = envelope_to(who);
   e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
   e.mutable_refused()->set_reason(wire_text(reason));
-  e.mutable_refused()->set_fenced(next != Next::kNothing);
-  e.mutable_refused()->set_replaced(next == Next::kReplaced);
+  e.mutable_refused()->set_fenced(fenced);
   effects.emplace_back(Send{who, std::move(e)});
   effects.emplace_back(Drop{who});
 }
@@ -1141,7 +1157,7 @@ void TrackerMachine::refuse_stale(Incarnation who, Effects& effects) {
              ? "job " + options_.job + " is finished"
              : "this life is not a member of job " + options_.job +
                    ": its epoch was ended, or it was silent for longer than the round timeout; join again",
-         effects, Next::kAnotherLife);
+         effects, true);
 }
 
 std::string TrackerMachine::worker_on_host(const std::string& worker_id, const std::string& host_id) {

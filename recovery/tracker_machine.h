@@ -403,6 +403,8 @@ class TrackerMachine {
   void undo_resize();
   // Whether it was refused.
   bool refuse_finalized(std::size_t place, Incarnation who, Effects& effects);
+  [[nodiscard]] bool has_other_life(const std::string& worker, Incarnation who) const;
+  void refuse_over(Incarnation who, const std::string& worker, Effects& effects);
   void refuse_replaced(Incarnation old_life, const std::string& whose, Effects& effects);
   void replace_member(std::size_t place, std::uint32_t attempt, TimeMs now, Effects& effects);
   void replace_spare(const std::string& worker, Effects& effects);
@@ -663,15 +665,8 @@ class TrackerMachine {
   void send_welcome(Incarnation who, Effects& effects) const;
   void send_finished(Incarnation who, Effects& effects) const;
   void send_committed(Incarnation who, Effects& effects) const;
-  // What a refused life's program may do next.
-  enum class Next : std::uint8_t {
-    kNothing,      // what it asked for is not to be had
-    kAnotherLife,  // the life is over for no fault of its program's, and another one may begin
-    kReplaced      // likewise, and another process has joined under its worker id
-  };
-  void refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, Next next = Next::kNothing);
-  void send_refused(Incarnation who, Code code, const std::string& reason, Effects& effects,
-                    Next next = Next::kNothing) const;
+  void refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced = false);
+  void send_refused(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced = false) const;
   void refuse_stale(Incarnation who, Effects& effects);
   void retire(Incarnation who);
   void keep_retired(std::size_t most);

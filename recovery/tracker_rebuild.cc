@@ -167,7 +167,7 @@ void TrackerMachine::end_rebuilding(TimeMs now, Effects& effects) {
   since_ = now;  // those who are refused join again
   for (const auto& [who, answer] : strangers) {
     retire(who);
-    refuse(who, Code::kClosed, why + "; join again", effects, Next::kAnotherLife);
+    refuse(who, Code::kClosed, why + "; join again", effects, true);
   }
   if (settings_.world_size() != 0) maybe_plan(now, effects);
 }

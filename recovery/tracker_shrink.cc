@@ -108,7 +108,7 @@ bool TrackerMachine::send_back_newcomers(Effects& effects) {
       retire(life);
       refuse(life, Code::kClosed,
              "the job goes on without this worker, which would have to load what may be on machines that are lost",
-             effects, Next::kAnotherLife);
+             effects, true);
     } else {
       displace(worker, effects);
     }

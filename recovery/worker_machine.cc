@@ -455,9 +455,9 @@ void WorkerMachine::send_log_gap(std::vector<WorkerEffect>& effects) {
   effects.emplace_back(Send{std::move(e)});
 }
 
-void WorkerMachine::fail(State state, Status why, std::vector<WorkerEffect>& effects, bool fenced, bool replaced) {
+void WorkerMachine::fail(State state, Status why, std::vector<WorkerEffect>& effects, bool fenced) {
   state_ = state;
-  effects.emplace_back(Fail{std::move(why), fenced, replaced});
+  effects.emplace_back(Fail{std::move(why), fenced});
 }
 
 void WorkerMachine::start(TimeMs now, std::vector<WorkerEffect>& effects) {
@@ -705,8 +705,7 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
   switch (state_) {
     case State::kJoining:
       count(Transition::kRefusedJoining);
-      return fail(State::kFailed, why.because_of_this("cannot join job " + options_.job), effects, refused.fenced(),
-                  refused.replaced());
+      return fail(State::kFailed, why.because_of_this("cannot join job " + options_.job), effects, refused.fenced());
     case State::kSpare:
       if (why.code() == Code::kFinished) {
         count(Transition::kSpareUnneeded);
@@ -718,7 +717,7 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
       }
       count(Transition::kSpareRefused);
       return fail(State::kFailed, why.because_of_this("cannot wait as a spare of job " + options_.job), effects,
-                  refused.fenced(), refused.replaced());
+                  refused.fenced());
     case State::kMember:
     case State::kLeaving:
       // Disowned: another life has taken over, or this one was silent for too long. What it would still send or write
@@ -726,13 +725,11 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
       count(state_ == State::kMember ? Transition::kFencedMember : Transition::kFencedLeaving);
       fenced_ = true;
       given_up_ = refused.fenced();
-      replaced_ = refused.replaced();
       return stop(Epoch(plan_.epoch()).next(), why.because_of_this("out of job " + options_.job), false, effects);
     case State::kServing: count(Transition::kServedUntilTold); return end_serving(refused.reason(), effects);
     case State::kSuspended:
       count(Transition::kFencedSuspended);
-      return fail(State::kFailed, why.because_of_this("out of job " + options_.job), effects, refused.fenced(),
-                  refused.replaced());
+      return fail(State::kFailed, why.because_of_this("out of job " + options_.job), effects, refused.fenced());
     default: return count(Transition::kOutOfTurn);
   }
 }
@@ -901,7 +898,7 @@ void WorkerMachine::stop(Epoch epoch, Status why, bool resume, std::vector<Worke
   stop_epoch_ = epoch;
   stop_why_ = std::move(why);
   resume_ = resume;
-  effects.emplace_back(StopDataPath{stop_epoch_, stop_why_, resume, given_up_, replaced_});
+  effects.emplace_back(StopDataPath{stop_epoch_, stop_why_, resume, given_up_});
 }
 
 void WorkerMachine::suspend(TimeMs now, std::vector<WorkerEffect>& effects) {
@@ -981,7 +978,7 @@ void WorkerMachine::on_stopped(Epoch epoch, Standing standing, TimeMs now, std::
   if (state_ != State::kStopping || epoch <= Epoch(plan_.epoch())) return count(Transition::kStoppedStale);
   if (fenced_) {
     count(Transition::kFencedStopped);
-    return fail(State::kFailed, stop_why_, effects, given_up_, replaced_);
+    return fail(State::kFailed, stop_why_, effects, given_up_);
   }
   if (resume_) {
     standing_ = std::move(standing);

@@ -43,7 +43,7 @@ struct StopDataPath {
   Epoch epoch;
   Status why;
   bool resume = false;
-  bool fenced = false, replaced = false;  // as in Fail, which follows
+  bool fenced = false;  // as in Fail, which follows
 };
 // The answer to load(): where the program starts from.
 struct Loaded {
@@ -60,8 +60,7 @@ struct Committed {
 // answers a repeated Interrupt if the shell still passes messages on.
 struct Fail {
   Status why;
-  bool fenced = false;    // this life is over for no fault of its program's: another one may begin
-  bool replaced = false;  // fenced, because another process has joined under this worker id
+  bool fenced = false;  // this life is over for no fault of its program's: another one may begin
 };
 // This worker waits as a spare. With `looked` it has said before what its host holds: what it has mapped for that is
 // to go, by way of a new life where that is simpler.
@@ -260,7 +259,7 @@ class WorkerMachine {
   [[nodiscard]] bool knows_newer_commit() const;
   void repeat_wishes(std::vector<WorkerEffect>& effects);
   void committed(Version version, Timeline timeline, std::vector<WorkerEffect>& effects);
-  void fail(State state, Status why, std::vector<WorkerEffect>& effects, bool fenced = false, bool replaced = false);
+  void fail(State state, Status why, std::vector<WorkerEffect>& effects, bool fenced = false);
   void stop(Epoch epoch, Status why, bool resume, std::vector<WorkerEffect>& effects);
   void wait_as_spare(TimeMs now, std::vector<WorkerEffect>& effects);
   void follow(const wire::Follow& what, std::vector<WorkerEffect>& effects);
@@ -318,7 +317,6 @@ class WorkerMachine {
   Version follows_;        // the newest that it was told of with the plan that it has
   Epoch called_;           // as a spare, and has not looked yet; 0: it was not
   bool given_up_ = false;  // this life is over for no fault of its program's
-  bool replaced_ = false;  // because another process has its worker id
   bool fenced_ = false;    // it stops because the tracker disowned this life, or is gone: nobody waits for an answer
   bool resume_ = false;    // this life goes on with the next plan
   Standing standing_;      // of the answer to the last interrupt

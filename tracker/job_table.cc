@@ -522,7 +522,9 @@ void JobTable::give_up(Job& job) {
   log(job.name, Severity::kError, "persist_given_up",
       "job " + job.name + " is dropped and its workers are refused: " + why.describe());
   for (const Incarnation who : job.routes.all()) {
-    refuse({*job.routes.find(who), {}, {}}, job.name, who.value, why);
+    wire::Envelope refusal = refusal_to(job.name, who.value, why);
+    refusal.mutable_refused()->set_fenced(true);
+    send_refusal(*job.routes.find(who), refusal);
   }
   remove(job);
 }
@@ -602,12 +604,20 @@ wire::Envelope JobTable::reply_to(const std::string& job, std::uint64_t receiver
   return envelope;
 }
 
-void JobTable::refuse(const Sender& from, const std::string& job, std::uint64_t receiver, const Status& why) {
-  ++counts_.refused_by_table;
+wire::Envelope JobTable::refusal_to(const std::string& job, std::uint64_t receiver, const Status& why) const {
   wire::Envelope envelope = reply_to(job, receiver);
   envelope.mutable_refused()->set_code(static_cast<std::uint32_t>(why.code()));
   envelope.mutable_refused()->set_reason(wire_text(why.describe()));
-  if (options_.send(from.connection, encode(envelope, Side::kTracker)) != SendOutcome::kSent) ++counts_.unsent;
+  return envelope;
+}
+
+void JobTable::send_refusal(std::string_view connection, const wire::Envelope& refusal) {
+  ++counts_.refused_by_table;
+  if (options_.send(connection, encode(refusal, Side::kTracker)) != SendOutcome::kSent) ++counts_.unsent;
+}
+
+void JobTable::refuse(const Sender& from, const std::string& job, std::uint64_t receiver, const Status& why) {
+  send_refusal(from.connection, refusal_to(job, receiver, why));
 }
 
 std::vector<JobStatus> JobTable::status(TimeMs now) const {

@@ -4,7 +4,7 @@
 // What one job does never reaches another: each has a machine, routes, a queue and limits of its own.
 //
 // A journal that cannot be written holds up the job concerned: what follows the failed Persist waits in its order while
-// the write is tried again (kPersistTries times, 43 s in all). Then the job's workers are refused and the job is
+// the write is tried again (kPersistTries times, 43 s in all). Then the job's workers are fenced and the job is
 // forgotten; the next Join takes it up from what the journal has.
 //
 // A finished job stays for those who come late: a worker that its launcher starts again hears that the job is finished.
@@ -145,6 +145,8 @@ class JobTable {
   void send(Job& job, const tracker_effect::Send& effect);
   // Of no machine's: without a term.
   [[nodiscard]] wire::Envelope reply_to(const std::string& job, std::uint64_t receiver) const;
+  [[nodiscard]] wire::Envelope refusal_to(const std::string& job, std::uint64_t receiver, const Status& why) const;
+  void send_refusal(std::string_view connection, const wire::Envelope& refusal);
   void refuse(const Sender& from, const std::string& job, std::uint64_t receiver, const Status& why);
   void log(std::string_view job, Severity severity, std::string name, std::string text,
            std::vector<std::pair<std::string, std::string>> fields = {});

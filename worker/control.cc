@@ -503,7 +503,7 @@ void Control::loop() {
     if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait_ms)) < 0 &&
         zmq_errno() != EINTR) {
       log_(WARREN_LOG_ERROR, "waiting for the tracker failed: " + zmq_text());
-      data_path_.failed({Status(Code::kInternal, "the control thread cannot wait: " + zmq_text())});
+      data_path_.failed({Status(Code::kInternal, "the control thread cannot wait: " + zmq_text()), true});
       return;
     }
     if (!drain_commands()) return;

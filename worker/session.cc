@@ -690,7 +690,7 @@ WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
   if (trace_ && !std::exchange(recovers_, true)) {
     trace_->begin(TraceFile::Row::kRecovery, what.resume ? "recovery" : "the end of this life", what.why.describe());
   }
-  if (what.resume || (ends_process(what.why, what.fenced) && !joins_again(what.fenced, what.replaced))) {
+  if (what.resume || (ends_process(what.why, what.fenced) && !joins_again(what.fenced))) {
     // No call returns, also where failed() ends the process in a moment.
     spill_until_ = now() + settings_.round_timeout_ms / 4;
     standing = engine_.suspend();
@@ -698,7 +698,7 @@ WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
   } else {
     engine_.stop(what.why);
     // Who waits sees that it has stopped, and asks why, before failed() comes.
-    if (failed_.ok() && !joins_again(what.fenced, what.replaced)) failed_ = what.why;
+    if (failed_.ok() && !joins_again(what.fenced)) failed_ = what.why;
   }
   // The engine's thread runs callbacks: the program's may take as long as they like, and whoever asks for this life's
   // report, and counts its heartbeats, does not wait for them.
@@ -824,7 +824,7 @@ std::optional<int> Session::ends_process(const Status& why, bool fenced) const {
 
 void Session::failed(const worker_effect::Fail& what) {
   const Status& why = what.why;
-  if (joins_again(what.fenced, what.replaced)) {
+  if (joins_again(what.fenced)) {
     log_(WARREN_LOG_WARNING, why.describe() + "; this worker joins again");
     const auto lock = lock_for_control();
     over_ = why;

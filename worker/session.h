@@ -265,7 +265,7 @@ class Session final : private DataPath {
   // With which exit code; nothing: the program hears why.
   [[nodiscard]] std::optional<int> ends_process(const Status& why, bool fenced) const;
   // Likewise where the program waits in create(), and nothing of this life has been seen: it joins again by itself.
-  [[nodiscard]] bool joins_again(bool fenced, bool replaced) const { return !installed_ && fenced && !replaced; }
+  [[nodiscard]] bool joins_again(bool fenced) const { return !installed_ && fenced; }
   static TimeMs now();
   void log_waits(std::chrono::steady_clock::time_point& next);
   [[nodiscard]] std::string describe_commit_wait() const;

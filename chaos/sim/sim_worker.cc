@@ -802,7 +802,8 @@ void SimWorker::fail(const worker_effect::Fail& what) {
   // Its launcher takes what comes now for the program's own failure, which ends the job.
   const bool blameless =
       why.code() == Code::kClosed || (installed_ && (why.code() == Code::kTimeout || why.code() == Code::kPeerLost));
-  if (blameless && recall_ && !exiting_ && !begins_again_) {
+  const bool replaced = why.describe().find("a newer life of") != std::string::npos;  // another process has its id
+  if (blameless && !replaced && recall_ && !exiting_ && !begins_again_) {
     return world_.violated("I7",
                            describe() + " is not started again, and its program is not to blame: " + why.describe());
   }

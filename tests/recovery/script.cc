@@ -259,9 +259,7 @@ std::string render(const wire::Envelope& e) {
              (e.welcome().missing_size() == 0 ? "" : " missing " + join_words(e.welcome().missing()));
     case wire::Envelope::kRefused:
       return "Refused " + n(e.refused().code()) + ": " + e.refused().reason() +
-             (e.refused().replaced() ? " [replaced]"
-              : e.refused().fenced() ? " [fenced]"
-                                     : "");
+             (e.refused().fenced() ? " [fenced]" : "");
     case wire::Envelope::kPlan: {
       std::string text = "Plan epoch " + n(e.plan().epoch());
       if (e.plan().base_epoch() != 0) text += " since " + n(e.plan().base_epoch());
@@ -386,10 +384,8 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
     } else if (const auto* drain = std::get_if<worker_effect::Drain>(&effect)) {
       text += "drain by " + std::to_string(drain->by.value) + " (" + drain->reason + ")\n";
     } else if (const auto* f = std::get_if<worker_effect::Fail>(&effect)) {
-      text += std::string(f->replaced ? "replaced "
-                          : f->fenced ? "fenced "
-                                      : "fail ") +
-              std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
+      text +=
+          (f->fenced ? "fenced " : "fail ") + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
     } else if (const auto* serve = std::get_if<worker_effect::Serve>(&effect)) {
       text += "serve epoch " + std::to_string(serve->plan.epoch()) + "\n";
     } else if (std::holds_alternative<worker_effect::Left>(effect)) {

@@ -145,10 +145,24 @@ TEST(Tracker, ANewerLifeReplacesOneThatWaits) {
   EXPECT_EQ(
       t.join("w0", 20, 2),
       "10 <- Refused 7: a newer life of worker w0 has joined; if that is not meant, give each process a worker id "
-      "of its own [replaced]\ndrop 10\n"
+      "of its own\ndrop 10\n"
       "20 <- Welcome 1 of 2\n");
-  EXPECT_EQ(t.join("w0", 10, 2), "10 <- " + std::string(kStale) + "drop 10\n");
+  EXPECT_EQ(t.join("w0", 10, 2).substr(0, 42), "10 <- Refused 7: a newer life of worker w0");
   EXPECT_EQ(t.machine().view(TimeMs{0}).members.size(), 1U);
+}
+
+// Another life of its process goes on; unless another process has come meanwhile, which that life would throw out.
+TEST(Tracker, OneThatWasSilentWhileItWaitedHearsWhetherAnotherHasItsId) {
+  TrackerScript t;
+  (void)t.join("w0", 10, 2);
+  (void)t.pass(5000);
+  EXPECT_EQ(t.join("w0", 10, 2), "10 <- " + std::string(kStale) + "drop 10\n");
+  EXPECT_EQ(t.join("w0", 20, 2), "20 <- Welcome 1 of 2\n");
+  EXPECT_EQ(t.join("w0", 10, 2).substr(0, 42), "10 <- Refused 7: a newer life of worker w0");
+  (void)t.join("w1", 11, 2);
+  const std::string refused = t.join("w0", 10, 2);
+  EXPECT_EQ(refused.substr(0, 42), "10 <- Refused 7: a newer life of worker w0") << "it is a member now";
+  EXPECT_EQ(refused.find("[fenced]"), std::string::npos) << refused;
 }
 
 TEST(Tracker, SaysHowManyAreMissingBeforeTheFirstPlan) {
@@ -222,7 +236,7 @@ TEST(Tracker, ANewerLifeOfAMemberInterrupts) {
             "10 <- " +
                 reason +
                 "11 <- Refused 7: a newer life of rank 1 (worker w1 on host h) has joined; if that is not meant, give "
-                "each process a worker id of its own [replaced]\ndrop 11\n"
+                "each process a worker id of its own\ndrop 11\n"
                 "21 <- Welcome 1 of 2 missing w0\n");
   EXPECT_EQ(t.stopped(10, 2), "drop 10\n");
   EXPECT_EQ(t.join("w0", 20, 2),
@@ -232,7 +246,7 @@ TEST(Tracker, ANewerLifeOfAMemberInterrupts) {
             "21 <- Plan epoch 2 w0=20 w1=21\n");
   // The zombie hears that it is one.
   EXPECT_EQ(t.beat(11, 1), "11 <- " + std::string(kStale) + "drop 11\n");
-  EXPECT_EQ(t.join("w1", 11, 2), "11 <- " + std::string(kStale) + "drop 11\n");
+  EXPECT_EQ(t.join("w1", 11, 2).substr(0, 42), "11 <- Refused 7: a newer life of worker w1");
 }
 
 TEST(Tracker, AMemberThatLeavesInterruptsAndItsPlaceIsKept) {

@@ -16,7 +16,8 @@ namespace {
 class WorkerScript {
  public:
   enum class Waits { kNo, kIfFull, kFromTheBeginning };
-  explicit WorkerScript(bool logs = false, std::uint32_t replicas = 0, Waits waits = Waits::kNo, bool follows = false)
+  explicit WorkerScript(bool logs = false, std::uint32_t replicas = 0, Waits waits = Waits::kNo, bool follows = false,
+                        std::int64_t join_within_ms = 0)
       : logs_(logs) {
     WorkerMachine::Options options;
     options.job = "j";
@@ -25,6 +26,7 @@ class WorkerScript {
     options.join.set_waits(waits != Waits::kNo);
     options.join.set_spare(waits == Waits::kFromTheBeginning);
     options.join_timeout_ms = 30'000;
+    options.join_within_ms = join_within_ms;
     options.tracker_name = "10.0.0.9:9100";
     options.follows = follows;
     if (follows && waits == Waits::kFromTheBeginning) *options.join.mutable_followed() = {};
@@ -144,9 +146,8 @@ class WorkerScript {
     e.mutable_interrupt()->set_reason("its checkpoint is lost");
     return get(e);
   }
-  std::string refused(Code code = Code::kClosed, bool fenced = false, bool replaced = false) {
+  std::string refused(Code code = Code::kClosed, bool fenced = false) {
     wire::Envelope e = from_tracker(10);
-    e.mutable_refused()->set_replaced(replaced);
     e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
     e.mutable_refused()->set_reason("a newer life has joined");
     e.mutable_refused()->set_fenced(fenced);
@@ -501,6 +502,13 @@ TEST(Worker, AWorldThatNeverFillsEndsTheJoinWithWhoIsMissing) {
       text.substr(text.find("fail")),
       "fail timeout: cannot join job j: job j has 1 of its 2 workers after 30 s, missing are w1; start the others, "
       "or correct the world size, or give a longer join timeout\n");
+}
+
+TEST(Worker, ALifeThatJoinsAgainHasTheTimeThatIsLeft) {
+  WorkerScript w(false, 0, WorkerScript::Waits::kNo, false, 4000);
+  (void)w.start();
+  EXPECT_EQ(w.pass(3999).find("fail"), std::string::npos);
+  EXPECT_NE(w.pass(1).find("fail timeout"), std::string::npos);
 }
 
 TEST(Worker, ARefusedJoinSaysWhy) {
@@ -1285,18 +1293,14 @@ TEST(Worker, AnotherLifeFollowsEachEndForWhichTheProgramIsNotToBlame) {
   };
   const std::vector<Case> cases = {
       {"silent while it waited", joining, [](auto& w) { return w.refused(Code::kClosed, true); }, "fenced closed"},
-      {"another has its id", joining, [](auto& w) { return w.refused(Code::kClosed, true, true); }, "replaced closed"},
       {"its settings differ", joining, [](auto& w) { return w.refused(Code::kRefused); }, "fail refused"},
-      {"it was forgotten", joining, [](auto& w) { return w.refused(); }, "fail closed"},
+      {"it was forgotten, or another process has its id", joining, [](auto& w) { return w.refused(); }, "fail closed"},
       {"the others do not come", joining, [](auto& w) { return w.pass(30'000); }, "fail timeout"},
       {"a spare is not known", spare, [](auto& w) { return w.refused(Code::kClosed, true); }, "fenced closed"},
-      {"a spare is replaced", spare, [](auto& w) { return w.refused(Code::kClosed, true, true); }, "replaced closed"},
       {"a spare is planned for", spare, [](auto& w) { return w.plan(1); }, "fenced closed"},
       {"a member is given up", member, [&](auto& w) { return stopped(w, w.refused(Code::kClosed, true)); },
        "fenced closed"},
-      {"a member is replaced", member, [&](auto& w) { return stopped(w, w.refused(Code::kClosed, true, true)); },
-       "replaced closed"},
-      {"a member is forgotten", member, [&](auto& w) { return stopped(w, w.refused()); }, "fail closed"},
+      {"a member is forgotten, or replaced", member, [&](auto& w) { return stopped(w, w.refused()); }, "fail closed"},
       {"nobody answers that a link is broken", member, [&](auto& w) { return unanswered(w, w.link_broken(1)); },
        "fenced peer lost"},
       {"nobody answers that a result is lost", member, [&](auto& w) { return unanswered(w, w.log_gap(1)); },

@@ -175,6 +175,7 @@ TEST_F(JobTableTest, AJournalThatStaysFullCostsTheJobItsWorkersAndNobodyElse) {
     ++refused;
     EXPECT_EQ(s.envelope.refused().code(), static_cast<std::uint32_t>(Code::kUnavailable));
     EXPECT_THAT(s.envelope.refused().reason(), HasSubstr("no space left"));
+    EXPECT_TRUE(s.envelope.refused().fenced()) << "no fault of its program's: its launcher starts it again";
   }
   EXPECT_EQ(refused, 2u);
   EXPECT_EQ(count(Envelope::kPlan), 0u);
