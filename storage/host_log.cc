@@ -422,13 +422,26 @@ struct HostLog::Impl {
   void count_held() {
     const SegmentLayout& l = writer.layout();
     held.store(l.data_at + writer.extents_in_use() * l.extent_bytes, std::memory_order_relaxed);
+    const bool half = 2 * writer.extents_in_use() >= l.extents;
+    if (half && !std::exchange(half_full, half) && watch.half_full) watch.half_full();
+    half_full = half;
   }
+  Status make_room(const RecordKey& key);
+  [[nodiscard]] bool needs(const SegmentWriter::Spent& extent) const;
+  std::size_t give_up();
 
   const Incarnation self;
   SegmentWriter writer;
   std::atomic<std::uint64_t> held{0};
   std::uint64_t run = 0;
   Spill spill;
+  Needed needed;
+  AttachedPtr own;
+  Watch watch;
+  bool half_full = false;
+  // What was given up last, as in the segment, for gives_up(): whether, under the greatest number of its kind.
+  std::atomic<std::uint64_t> given_up_timeline{0}, given_up_version{0};
+  std::atomic<bool> gave_up{false};
   Shared shared;
 };
 
@@ -438,7 +451,8 @@ Result<std::unique_ptr<HostLog>> HostLog::create(Incarnation self, std::shared_p
   auto view = SegmentView::open(own->bytes(), self);
   if (!view.ok()) return view.status();
   auto impl = std::make_unique<Impl>(self, std::move(writer).value());
-  impl->shared.segments.push_back(std::make_shared<const Attached>(Attached{std::move(view).value(), std::move(own)}));
+  impl->own = std::make_shared<const Attached>(Attached{std::move(view).value(), std::move(own)});
+  impl->shared.segments.push_back(impl->own);
   return std::unique_ptr<HostLog>(new HostLog(std::move(impl)));
 }
 
@@ -458,19 +472,79 @@ Status HostLog::publish(const RecordKey& key, const RecordInfo& info, std::uint6
     }
     first_byte += published.bytes;
     payload = payload.subspan(published.bytes);
-    const Status full(Code::kExhausted,
-                      "the memory log's " + std::to_string(budget_bytes()) + " bytes are full at " +
-                          to_string(key.round) +
-                          ": a checkpoint is overdue, or --log_memory_bytes is too small for what lies between two; "
-                          "--data_dir names a disk to which it spills, and a program that takes none runs with "
-                          "--replicas=0");
-    if (!impl_->spill) return full;
-    const auto spilled = impl_->spill();
-    if (!spilled.ok()) return spilled.status().because_of_this(Code::kExhausted, std::string(full.message()));
-    const std::size_t freed = impl_->writer.drop_extents(spilled.value());
-    impl_->count_held();
-    if (freed == 0) return full;
+    if (Status s = impl_->make_room(key); !s.ok()) return s;
   }
+}
+
+Status HostLog::Impl::make_room(const RecordKey& key) {
+  Status why;
+  if (spill) {
+    const auto spilled = spill();
+    const std::size_t freed = spilled.ok() ? writer.drop_extents(spilled.value()) : 0;
+    count_held();
+    if (freed != 0) return {};
+    why = spilled.status();
+  }
+  if (needed && give_up() != 0) return {};
+  const std::string full =
+      "the memory log's " + std::to_string(writer.layout().bytes) + " bytes are full at " + to_string(key.round) +
+      ": a checkpoint is overdue, or --log_memory_bytes is too small for " +
+      (needed ? "the calls that are under way, and the checkpoints and set-up rounds that stay in it"
+              : "what lies between two; --data_dir names a disk to which it spills, and a program that takes none runs "
+                "with --replicas=0, or with --log_full=suspend");
+  return why.ok() ? Status(Code::kExhausted, full) : why.because_of_this(Code::kExhausted, full);
+}
+
+bool HostLog::Impl::needs(const SegmentWriter::Spent& extent) const {
+  const SegmentView& view = own->view;
+  SegmentView::Record r;
+  for (std::uint64_t at = 0;
+       view.record(extent.use.extent, extent.use.generation, at, r) == SegmentView::Found::kRecord; at = r.next) {
+    if (needed(r.key)) return true;
+  }
+  return false;
+}
+
+std::size_t HostLog::Impl::give_up() {
+  std::vector<SegmentWriter::Spent> oldest;
+  const std::size_t most = std::max<std::size_t>(1, writer.layout().extents / 2);
+  for (const SegmentWriter::Spent& extent : writer.spent()) {
+    if (oldest.size() == most) break;
+    if (!needs(extent)) oldest.push_back(extent);
+  }
+  if (oldest.empty()) return 0;
+  const std::size_t freed = writer.give_up(oldest);
+  count_held();
+  const GivenUp said = own->view.given_up().value();
+  given_up_timeline.store(said.timeline.value, std::memory_order_relaxed);
+  given_up_version.store(said.version.value, std::memory_order_relaxed);
+  gave_up.store(true, std::memory_order_release);
+  if (watch.gives_up) watch.gives_up();
+  return freed;
+}
+
+void HostLog::give_up_but(Needed needed) {
+  impl_->needed = std::move(needed);
+}
+
+void HostLog::watch(Watch watch) {
+  impl_->watch = std::move(watch);
+}
+
+std::optional<GivenUp> HostLog::gives_up() const {
+  if (!impl_->gave_up.load(std::memory_order_acquire)) return std::nullopt;
+  return GivenUp{Timeline(static_cast<std::uint32_t>(impl_->given_up_timeline.load(std::memory_order_relaxed))),
+                 Version(impl_->given_up_version.load(std::memory_order_relaxed))};
+}
+
+std::optional<GivenUp> HostLog::given_up() const {
+  std::optional<GivenUp> newest;
+  const std::lock_guard lock(impl_->shared.mutex);
+  for (const auto& s : impl_->shared.segments) {
+    const auto its = s->view.given_up();
+    if (its && (!newest || newest->order() < its->order())) newest = its;
+  }
+  return newest;
 }
 
 std::span<std::byte> HostLog::room(const RecordKey& key, std::size_t bytes) {
@@ -561,6 +635,9 @@ void HostLog::drop_below(Version version) {
   // Readers stop showing it before it goes.
   if (version.value > impl_->shared.version_floor.load(std::memory_order_relaxed)) {
     impl_->shared.version_floor.store(version.value, std::memory_order_release);
+  }
+  if (const auto mine = gives_up(); mine && mine->obsolete(version)) {
+    impl_->gave_up.store(false, std::memory_order_release);
   }
   const Floors floors{version};
   impl_->drop([&](const SegmentClass& cls) { return floors.hide(cls); });

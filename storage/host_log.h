@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "recovery/frame.h"
+#include "recovery/given_up.h"
 #include "recovery/ids.h"
 #include "recovery/ranges.h"
 #include "recovery/result.h"
@@ -106,9 +107,9 @@ class HostLog {
   // the publish flag stored. An empty payload says that the round is complete as far as it has bytes. At most
   // limits::kMaxChunkBytes a record, less in a segment under 256 MiB; longer pieces are cut here, each published by
   // itself; those of states at multiples of a 64th of an extent, wherever they come to lie.
-  // Over the budget it spills to disk, if there is one; kExhausted: there is none, or it takes nothing; the message
-  // names the flag --log_memory_bytes and says that a checkpoint is overdue; what was published of the piece before
-  // stays. Some 100 ns beside the copy of the bytes.
+  // Over the budget it spills to disk, if there is one, or gives up its oldest results, if it may (give_up_but());
+  // kExhausted: neither makes room; the message names the flag --log_memory_bytes and says that a checkpoint is
+  // overdue; what was published of the piece before stays. Some 100 ns beside the copy of the bytes.
   //
   // `place`, if given: where all of the payload lies, for ranks of the host that will soon read it there. None where it
   // was cut, or where the log is so full that it may go to disk before they have. Without it, who publishes is not
@@ -128,6 +129,24 @@ class HostLog {
   using Spill = std::function<Result<std::vector<ExtentUse>>()>;
   void spill_by(Spill spill);
   [[nodiscard]] bool spills() const;
+
+  // From here on a log that is full, and cannot spill, gives up its oldest results, half of the budget at once: a new
+  // life needs all results since a checkpoint, so the rest of them is of no use to it. Whole extents go, but none with
+  // states of checkpoints, with set-up rounds, or with a record for which `needed` holds. `needed` is called by
+  // publish(), in its thread, and must not call back.
+  using Needed = std::function<bool(const RecordKey&)>;
+  void give_up_but(Needed needed);
+  // What this life has given up and drop_below() has not made obsolete since. Any thread.
+  [[nodiscard]] std::optional<GivenUp> gives_up() const;
+  // The newest of what any life of this host whose segment is attached has given up; of this run.
+  [[nodiscard]] std::optional<GivenUp> given_up() const;
+
+  // Of what happens in publish(): called there, in its thread, and must not call back.
+  struct Watch {
+    std::function<void()> half_full;  // the first time since the log has been less than half full
+    std::function<void()> gives_up;   // results: each time
+  };
+  void watch(Watch watch);
 
   // Another life of this host: its segment is read from now on, if it is not already. `keeper` holds the mapping.
   // kCorrupt: not a segment of that life. kRefused: of a format that this build does not know.

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "recovery/check.h"
@@ -46,10 +47,13 @@ struct Superblock {
   std::uint64_t checksum;  // of what is before it
   std::uint64_t changes;   // in another cache line
   std::uint64_t run;
+  std::uint64_t given_up_timeline;
+  std::uint64_t given_up_version;  // and one more, for the preamble the greatest; 0: nothing was given up
 };
 constexpr std::size_t kSuperblockSumAt = offsetof(Superblock, checksum);
 static_assert(offsetof(Superblock, changes) == 64 && sizeof(Superblock) <= 128);
 constexpr std::uint64_t kTableAt = 128;
+constexpr std::uint64_t kPreambleGivenUp = UINT64_MAX;
 
 struct TableEntry {
   std::uint64_t generation;
@@ -314,6 +318,37 @@ std::size_t SegmentWriter::drop_extents(std::span<const ExtentUse> extents) {
   return freed;
 }
 
+std::vector<SegmentWriter::Spent> SegmentWriter::spent() const {
+  std::vector<Spent> spent;
+  for (std::uint32_t e = 0; e < own_.size(); ++e) {
+    const Own& own = own_[e];
+    if (!own.in_use() || own.cls.setup || own.has_state || std::ranges::find(open_, e, &Open::extent) != open_.end()) {
+      continue;
+    }
+    spent.push_back({{e, own.generation}, own.cls});
+  }
+  std::ranges::sort(spent, {}, [this](const Spent& s) {
+    return std::tuple(s.cls.version == kPreamble, s.cls.timeline, s.cls.version, own_[s.use.extent].opened);
+  });
+  return spent;
+}
+
+std::size_t SegmentWriter::give_up(std::span<const Spent> extents) {
+  std::vector<ExtentUse> uses;
+  for (const Spent& s : extents) {
+    uses.push_back(s.use);
+    const auto said_timeline = word(base_ + offsetof(Superblock, given_up_timeline));
+    const auto said_version = word(base_ + offsetof(Superblock, given_up_version));
+    const std::uint64_t version = s.cls.version == kPreamble ? kPreambleGivenUp : s.cls.version.value + 1;
+    const std::pair newest(std::uint64_t{s.cls.timeline.value}, version);
+    const std::pair said(said_timeline.load(std::memory_order_relaxed), said_version.load(std::memory_order_relaxed));
+    if (newest <= said) continue;
+    said_timeline.store(newest.first, std::memory_order_relaxed);
+    said_version.store(newest.second, std::memory_order_release);
+  }
+  return drop_extents(uses);
+}
+
 SegmentWriter::Open* SegmentWriter::open_for(const SegmentClass& cls) {
   if (newest_open_ < open_.size() && open_[newest_open_].cls == cls) return &open_[newest_open_];
   const auto found = std::ranges::find(open_, cls, &Open::cls);
@@ -341,6 +376,8 @@ bool SegmentWriter::next_extent(Open& open) {
   open.end = open.at + layout_.extent_bytes;
   Own& own = own_[open.extent];
   own.cls = open.cls;
+  own.opened = ++openings_;
+  own.has_state = false;
   own.generation++;
   std::byte* entry = base_ + entry_at(open.extent);
   const auto set = [entry](std::size_t at, std::uint64_t value) {
@@ -361,6 +398,7 @@ bool SegmentWriter::next_extent(Open& open) {
 
 void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                         const std::byte* payload, std::size_t bytes, bool read_soon) {
+  if (is_state(key.kind)) own_[open.extent].has_state = true;
   const std::uint64_t generation = own_[open.extent].generation;
   const Fingerprint& f = info.fingerprint;
   RecordHeader h;
@@ -460,6 +498,14 @@ std::uint64_t SegmentView::changes() const {
 
 std::uint64_t SegmentView::run() const {
   return word(base_ + offsetof(Superblock, run)).load(std::memory_order_acquire);
+}
+
+std::optional<GivenUp> SegmentView::given_up() const {
+  const std::uint64_t version = word(base_ + offsetof(Superblock, given_up_version)).load(std::memory_order_acquire);
+  if (version == 0) return std::nullopt;
+  const std::uint64_t timeline = word(base_ + offsetof(Superblock, given_up_timeline)).load(std::memory_order_acquire);
+  return GivenUp{Timeline(static_cast<std::uint32_t>(timeline)),
+                 version == kPreambleGivenUp ? kPreamble : Version(version - 1)};
 }
 
 SegmentView::Extent SegmentView::extent(std::uint32_t index) const {

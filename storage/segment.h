@@ -2,7 +2,8 @@
 // number of readers in any process, before and after the writer's death. Everything is native: segments never leave
 // their host.
 //
-//   superblock   64 bytes, written once; then `changes`, and the run that the life belongs to (0: none yet)
+//   superblock   64 bytes, written once; then `changes`, the run that the life belongs to (0: none yet), and which
+//                results the life has given up
 //   extent table 64 bytes for each extent
 //   extents      of equal size, from a page boundary on; each holds records of one class, back to back
 //
@@ -28,6 +29,7 @@
 //   open:    class, sealed := 0, first flag := 0, generation := even (release), changes++. Killed before the
 //   generation:
 //            the extent is free. Before `changes`: it is in use and empty, and who does not look at it misses nothing.
+//   give up: the class of what goes, then as for drop. Killed between: more is said to be given up than is.
 //
 // `changes` tells readers when to look at the table again; nothing else relies on it.
 //
@@ -120,6 +122,16 @@ class SegmentWriter {
   // Frees those of these extents that are still in that use and take no more records. How many.
   std::size_t drop_extents(std::span<const ExtentUse> extents);
 
+  // Extents of results that take no more records, in the order in which they may be given up: the oldest first, those
+  // of the preamble last, as all lives to come need it. None with states of checkpoints or with set-up rounds.
+  struct Spent {
+    ExtentUse use;
+    SegmentClass cls;
+  };
+  [[nodiscard]] std::vector<Spent> spent() const;
+  // As drop_extents(), of results that are lost with them: the segment says so.
+  std::size_t give_up(std::span<const Spent> extents);
+
   [[nodiscard]] const SegmentLayout& layout() const { return layout_; }
   [[nodiscard]] std::uint32_t extents_in_use() const { return in_use_; }
 
@@ -127,6 +139,8 @@ class SegmentWriter {
   struct Own {
     std::uint64_t generation = 1;
     SegmentClass cls;
+    std::uint64_t opened = 0;  // rises from one use of an extent to the next
+    bool has_state = false;
     [[nodiscard]] bool in_use() const { return generation % 2 == 0; }
   };
   struct Open {
@@ -157,6 +171,7 @@ class SegmentWriter {
   std::vector<std::uint32_t> warm_;  // free, with pages; the one freed last is taken first
   std::vector<std::uint32_t> cold_;  // free, without pages
   std::uint32_t in_use_ = 0;
+  std::uint64_t openings_ = 0;
   // Most extents in use at once since the last drop, and between the two before: so many keep their pages.
   std::uint32_t peak_ = 0, peak_before_ = 0;
 };
@@ -193,6 +208,8 @@ class SegmentView {
   [[nodiscard]] const SegmentLayout& layout() const { return layout_; }
   [[nodiscard]] std::uint64_t changes() const;
   [[nodiscard]] std::uint64_t run() const;
+  // The newest results that its life has given up.
+  [[nodiscard]] std::optional<GivenUp> given_up() const;
   [[nodiscard]] Extent extent(std::uint32_t index) const;
   [[nodiscard]] bool is(std::uint32_t extent, std::uint64_t generation) const;
   // The record at `at` (from the extent's begin) of an extent that had this generation.

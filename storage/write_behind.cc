@@ -222,7 +222,11 @@ void WriteBehind::run() {
       // Behind the note, also on a full disk: until that is durable the one before it counts, and what it names stays.
       if (status.ok() && to_drop_) {
         status = store_->drop(*to_drop_);
-        if (status.ok()) to_drop_.reset();
+        if (status.ok()) {
+          to_drop_.reset();
+          gathered_bytes_ = 0;
+          gathers_since_ = now;
+        }
       }
       if (status.ok() && !checkpoints_.empty()) {
         for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) {
@@ -403,13 +407,28 @@ Status WriteBehind::flush_batch() {
       if (c.rest_at != a.rest_at) c.pending_since.reset();
       c.rest_at = a.rest_at;
     }
+    gathered_bytes_ += batch_.payload_bytes();
     const std::lock_guard lock(mutex_);
     written_bytes_ += batch_.payload_bytes();
   }
+  if (status.ok()) say_half_full();
   advances_.clear();
   batch_.clear();
   if (status.ok()) offer_durable();
   return status;
+}
+
+void WriteBehind::say_half_full() {
+  if (options_.budget_bytes == 0 || gathered_bytes_ < options_.budget_bytes / 2) return;
+  if (std::exchange(said_half_full_, true)) return;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - gathers_since_).count();
+  events_({Severity::kWarning,
+           "disk_log_half_full",
+           "the log on disk is half full after " + std::to_string(seconds) +
+               " s without a checkpoint: in about as many more, its " + std::to_string(options_.budget_bytes) +
+               " bytes (--log_disk_bytes) are full, and then the log in memory fills up; take checkpoints, or give it "
+               "more room",
+           {}});
 }
 
 // What the store had better not find in what it keeps of older ones. The checkpoint is durable as it is: where the disk

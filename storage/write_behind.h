@@ -44,6 +44,8 @@ class WriteBehind {
     std::int64_t retry_ms = 1000;
     // How much is copied and written at once; at least one record, at most RecordBatch::kDefaultBytes.
     std::uint64_t batch_bytes = RecordBatch::kDefaultBytes;
+    // The store's budget: half of it filled since the last commit is an event. 0: there is none.
+    std::uint64_t budget_bytes = 0;
     // Called from the thread when synced() has risen; must not wait for whoever calls this object.
     std::function<void()> synced{};
   };
@@ -136,6 +138,7 @@ class WriteBehind {
   Status write_due(Clock::time_point now);
   Status write_extent(std::uint32_t extent, bool states_only);
   Status flush_batch();
+  void say_half_full();
   void write_worn(const Checkpoint& checkpoint);
   void note(const Status& status, Clock::time_point now);
   void end_checkpoints(std::vector<Checkpoint>& ended, const Status& status);
@@ -155,6 +158,9 @@ class WriteBehind {
   std::optional<Horizon> to_drop_;
   std::optional<ResultStore::Note> to_note_;
   Clock::time_point next_attempt_{};
+  std::uint64_t gathered_bytes_ = 0;  // written since the last drop, or the begin, which was:
+  Clock::time_point gathers_since_ = Clock::now();
+  bool said_half_full_ = false;  // once a life
 
   mutable std::mutex mutex_;
   std::condition_variable wake_, ticket_done_;  // the latter also when extents may be spilled

@@ -348,12 +348,88 @@ TEST(HostLogTest, OverTheBudgetItSaysWhichFlagAndWhy) {
   EXPECT_EQ(s.code(), Code::kExhausted);
   EXPECT_THAT(s.describe(), HasSubstr("--log_memory_bytes"));
   EXPECT_THAT(s.describe(), HasSubstr("checkpoint is overdue"));
+  EXPECT_THAT(s.describe(), HasSubstr("--log_full=suspend"));
   EXPECT_GE(sequence, kSmall / 8192 - 3);
   EXPECT_LE(life.log->bytes_held(), life.log->budget_bytes());
   for (std::uint64_t i = 0; i < sequence; ++i) ASSERT_TRUE(life.reads(round_key(1, i), 0, 5000)) << i;
   life.log->drop_below(Version(2));
   EXPECT_TRUE(life.publish(round_key(2, 0), 5000, 0, 5000).ok());
   EXPECT_TRUE(life.reads(round_key(2, 0), 0, 5000));
+}
+
+bool needs_nothing(const RecordKey&) {
+  return false;
+}
+
+TEST(HostLogTest, AFullLogGivesUpItsOldestResultsAndSaysSo) {
+  const Life life(11), mate(12);
+  ASSERT_TRUE(mate.attach(life).ok());
+  int told = 0;
+  life.log->give_up_but(needs_nothing);
+  life.log->watch({{}, [&told] { ++told; }});
+  std::uint64_t sequence = 0;
+  for (; told == 0; ++sequence) ASSERT_TRUE(life.publish(round_key(1, sequence), 5000, 0, 5000).ok());
+  EXPECT_LE(life.log->bytes_held(), life.log->budget_bytes() * 3 / 4) << "half of it went";
+  EXPECT_FALSE(life.reader->info(round_key(1, 0)).value().has_value());
+  EXPECT_TRUE(life.reader->held(round_key(1, 0)).empty());
+  for (std::uint64_t i = sequence - kSmall / 8192 / 3; i < sequence; ++i) {
+    ASSERT_TRUE(life.reads(round_key(1, i), 0, 5000)) << i;
+    ASSERT_TRUE(mate.reads(round_key(1, i), 0, 5000)) << i;
+  }
+  const GivenUp what{Timeline(0), Version(1)};
+  EXPECT_EQ(life.log->gives_up(), what);
+  EXPECT_EQ(mate.log->given_up(), what) << "its host knows, whether or not it lives";
+  EXPECT_EQ(mate.log->gives_up(), std::nullopt);
+  life.log->drop_below(Version(2));
+  EXPECT_EQ(life.log->gives_up(), std::nullopt) << "all that is needed is there again";
+}
+
+TEST(HostLogTest, StatesSetUpRoundsAndWhatIsUnderWayAreNotGivenUp) {
+  const Life life(11);
+  const RecordKey setup{RecordKind::kSetup, {Timeline(0), kWorldGroup, Version(0), Sequence(0xfeed)}};
+  const RecordKey global{RecordKind::kGlobal, round_key(1, 0).round};
+  life.log->give_up_but([](const RecordKey& key) { return key == round_key(1, 3); });
+  for (const RecordKey& key : {setup, global}) ASSERT_TRUE(life.publish(key, 5000, 0, 5000).ok());
+  for (std::uint64_t i = 0; i < 200; ++i) ASSERT_TRUE(life.publish(round_key(1, i), 5000, 0, 5000).ok()) << i;
+  for (const RecordKey& key : {setup, global, round_key(1, 3)}) EXPECT_TRUE(life.reads(key, 0, 5000));
+  EXPECT_FALSE(life.reads(round_key(1, 9), 0, 5000));
+  // A round that fills the log alone is too large for it.
+  life.log->give_up_but([](const RecordKey&) { return true; });
+  Status s;
+  for (std::uint64_t i = 200; i < 400 && s.ok(); ++i) s = life.publish(round_key(1, i), 5000, 0, 5000);
+  EXPECT_EQ(s.code(), Code::kExhausted);
+  EXPECT_THAT(s.describe(), HasSubstr("the calls that are under way"));
+}
+
+TEST(HostLogTest, ThePreambleIsGivenUpLastAndMissedWhateverIsCommitted) {
+  const Life life(11);
+  life.log->give_up_but(needs_nothing);
+  for (std::uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(life.publish(round_key(0, i), 5000, 0, 5000).ok());
+  for (std::uint64_t i = 0; i < 200; ++i) ASSERT_TRUE(life.publish(round_key(1, i), 5000, 0, 5000).ok());
+  for (std::uint64_t i = 0; i < 8; ++i) EXPECT_TRUE(life.reads(round_key(0, i), 0, 5000)) << i;
+  EXPECT_EQ(life.log->gives_up()->version, Version(1));
+  life.log->drop_below(Version(2));
+  for (std::uint64_t i = 8; i < 200; ++i) ASSERT_TRUE(life.publish(round_key(0, i), 5000, 0, 5000).ok());
+  EXPECT_FALSE(life.reads(round_key(0, 0), 0, 5000));
+  EXPECT_EQ(life.log->gives_up()->version, kPreamble);
+  life.log->drop_below(Version(3));
+  EXPECT_EQ(life.log->gives_up()->version, kPreamble);
+  EXPECT_EQ(life.log->given_up()->version, kPreamble);
+}
+
+TEST(HostLogTest, ThatALogIsHalfFullIsToldEachTimeThatItComesToBe) {
+  const Life life(11);
+  int told = 0;
+  life.log->watch({[&told] { ++told; }, {}});
+  std::uint64_t sequence = 0;
+  for (; told == 0; ++sequence) ASSERT_TRUE(life.publish(round_key(1, sequence), 5000, 0, 5000).ok());
+  EXPECT_GE(life.log->bytes_held(), life.log->budget_bytes() / 2);
+  EXPECT_LE(life.log->bytes_held(), life.log->budget_bytes() * 5 / 8);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(life.publish(round_key(1, sequence++), 5000, 0, 5000).ok());
+  EXPECT_EQ(told, 1);
+  life.log->drop_below(Version(2));
+  for (std::uint64_t i = 0; told == 1; ++i) ASSERT_TRUE(life.publish(round_key(2, i), 5000, 0, 5000).ok());
+  EXPECT_EQ(told, 2);
 }
 
 TEST(HostLogTest, DropsVersionsButNotThePreambleAndSetUpRounds) {

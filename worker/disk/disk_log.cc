@@ -64,6 +64,7 @@ Result<std::unique_ptr<DiskLog>> DiskLog::open(const Settings& settings, Incarna
   // So that a memory log that fills up finds most of itself on disk already.
   options.lag_bytes = std::min<std::uint64_t>(settings.log_lag_bytes, settings.log_memory_bytes / 4);
   options.batch_bytes = settings.log_memory_bytes / kShareOfBatch;
+  options.budget_bytes = settings.log_disk_bytes;
   options.synced = std::move(synced);
   auto writer = storage::WriteBehind::start(std::move(options), std::move(store).value(), self, std::move(segment),
                                             std::move(events));
