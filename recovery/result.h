@@ -31,6 +31,11 @@ enum class Code : int {
 
 [[nodiscard]] std::string_view to_string(Code code);
 
+// Whether a job that this has ended would end so again, if the same program were started with the same settings.
+[[nodiscard]] constexpr bool recurs(Code code) {
+  return code == Code::kInvalidArgument || code == Code::kDesync || code == Code::kExhausted;
+}
+
 // Success, or a failure with its chain of causes. Success costs one null pointer.
 class [[nodiscard]] Status {
  public:

@@ -521,11 +521,11 @@ class Launch {
     // A program that aborts before its first round (a setting that is wrong, nobody caught the exception) will again.
     const bool aborted =
         killed && WTERMSIG(status) == SIGABRT && !w.worked && now_ms() - w.started_at_ms < options_.healthy_ms;
-    // Ranks that disagree will disagree again.
-    const bool disagreed = w.cause.code() == Code::kDesync;
+    // However the program takes that.
+    const bool permanent = recurs(w.cause.code());
     w.lost = ((killed && !aborted) || code == kExitPreempted || code == kExitFenced || code == kExitKillPoint ||
               code == kExitRolledBack || w.fenced) &&
-             !disagreed;
+             !permanent;
     if (ending_) return on_late_end(w, what);
     if (code == kExitRolledBack) {
       on_rollback(w, what);

@@ -54,7 +54,8 @@ struct LaunchOptions {
   // ends while a worker waits count apart.
   std::uint32_t restarts = 0;
   // How often each worker is started again when it ends with another exit code than 0: the program's own failure, which
-  // may well come again.
+  // may well come again. So does, whatever the exit code or signal, what has ended its job for good (recurs() of
+  // LifeView::cause()): ranks that disagree, a limit that is reached.
   std::uint32_t failure_restarts = 0;
   // For every worker, on top of this process' environment; no value: removed. WARREN_WORKER_ID, WARREN_WORLD_SIZE,
   // WARREN_LOCAL_WORLD_SIZE, WARREN_ATTEMPT and WARREN_LIFE_FD are the launcher's.

@@ -469,6 +469,18 @@ TEST(Launch, RanksThatDisagreeAreNotStartedAgain) {
                                  "the others\n"));
 }
 
+// However its program takes it: the next life would fail at the same place.
+TEST(Launch, AWorkerWhoseJobWasEndedByALimitIsNotStartedAgain) {
+  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD full; fi; exec sleep 1000");
+  o.restarts = 5;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 128 + SIGABRT) << f.error;
+  EXPECT_EQ(count(f.error, "worker_restarted"), 0) << f.error;
+  EXPECT_THAT(f.error,
+              HasSubstr("worker 0 was killed by signal 6 (Aborted) after: the log is full; ending the others\n"));
+}
+
 TEST(LaunchHung, AStoppedOrStuckWorkerIsKilledAndStartedAgain) {
   for (const char* how : {"stop", "stuck"}) {
     SCOPED_TRACE(how);

@@ -78,10 +78,12 @@ int main(int, char** argv) {
     sign.beat();
     return 0;
   }
-  if (what == "disagrees") {
+  if (what == "disagrees" || what == "full") {
     sign.beat();
     sign.worked();
-    sign.ended(warren::Status(warren::Code::kDesync, "rank 1 calls something else"), false);
+    sign.ended(what == "full" ? warren::Status(warren::Code::kExhausted, "the log is full")
+                              : warren::Status(warren::Code::kDesync, "rank 1 calls something else"),
+               false);
     sign.ended(warren::Status(warren::Code::kClosed, "later"), true);
     std::raise(SIGABRT);
   }
