@@ -77,6 +77,7 @@ DECLARE_string(log_memory_bytes);
 DECLARE_string(log_lag_ms);
 DECLARE_string(log_lag_bytes);
 DECLARE_string(log_disk_bytes);
+DECLARE_string(log_full);
 DECLARE_string(checkpoint_mirror);
 DECLARE_string(on_rollback);
 DEFINE_bool(resize, false,
@@ -130,6 +131,7 @@ Variables from_flags() {
   put("WARREN_LOG_LAG_MS", FLAGS_log_lag_ms);
   put("WARREN_LOG_LAG_BYTES", FLAGS_log_lag_bytes);
   put("WARREN_LOG_DISK_BYTES", FLAGS_log_disk_bytes);
+  put("WARREN_LOG_FULL", FLAGS_log_full);
   put("WARREN_CHECKPOINT_MIRROR", FLAGS_checkpoint_mirror);
   put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
   put("WARREN_SPARE_FOLLOWS", FLAGS_spare_follows);
@@ -463,6 +465,7 @@ const Command kRunCommand = {
               "log_lag_ms",
               "log_lag_bytes",
               "log_disk_bytes",
+              "log_full",
               "checkpoint_mirror",
               "resize",
               "on_rollback",

@@ -19,6 +19,9 @@ DEFINE_string(log_memory_bytes, "", "a worker's part of the log in memory");
 DEFINE_string(log_lag_ms, "", "--log=async writes what is older, in milliseconds (default 10000)");
 DEFINE_string(log_lag_bytes, "", "--log=async writes what is more (default 256M)");
 DEFINE_string(log_disk_bytes, "", "budget of the log in --data_dir (default 64G)");
+DEFINE_string(log_full, "",
+              "suspend: a full log gives up its oldest results, and a loss undoes what is not committed (default); "
+              "error: calls fail");
 DEFINE_string(checkpoint_mirror, "", "a folder that gets a copy of each committed checkpoint");
 DEFINE_string(on_rollback, "",
               "exit: workers are started again when rounds are lost (default); error: their calls fail");

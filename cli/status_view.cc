@@ -177,7 +177,9 @@ std::string job_text(const json& job, bool why) {
   }
   if (!spares.empty()) out += "  " + plural(job.at("spares").size(), "spare") + ": " + spares + "\n";
   out += gpu_text(job);
-  for (const auto& [field, label] : {std::pair{"trouble", "  trouble: "}, {"last_interrupt", "  last interrupt: "}}) {
+  for (const auto& [field, label] : {std::pair{"unprotected", "  not protected: "},
+                                     {"trouble", "  trouble: "},
+                                     {"last_interrupt", "  last interrupt: "}}) {
     const auto text = job.at(field).get<std::string>();
     if (!text.empty()) out += label + printable(text) + "\n";
   }

@@ -220,11 +220,6 @@ Status validate_gpu_counters(const wire::GpuCounters& g) {
   return in_range("rounds exchanged", g.rounds_exchanged(), 0, limits::kMaxGpuCount);
 }
 
-Status validate_log_fill(const wire::LogFill& l) {
-  if (Status s = in_range("budget of its log", l.budget_bytes(), 0, limits::kMaxLogBytes); !s.ok()) return s;
-  return in_range("bytes in its log", l.held_bytes(), 0, l.budget_bytes());
-}
-
 Status validate_round(const wire::CurrentRound& r) {
   const std::string name =
       to_string(RoundId{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()), Sequence(r.sequence())});
@@ -374,8 +369,20 @@ Status validate_setups(const google::protobuf::RepeatedPtrField<wire::Setup>& se
   return {};
 }
 
+Status validate_given_up(const wire::GivenUp& g) {
+  if (Status s = validate_timeline(g.timeline(), kOfClaims); !s.ok()) return s;
+  return in_range("version of results that were given up", g.version(), 0, kOfClaims.count);
+}
+
+Status validate_log_fill(const wire::LogFill& f) {
+  if (Status s = in_range("budget of the log", f.budget_bytes(), 0, limits::kMaxLogBytes); !s.ok()) return s;
+  if (Status s = in_range("bytes of the log in use", f.held_bytes(), 0, f.budget_bytes()); !s.ok()) return s;
+  return validate_given_up(f.given_up());
+}
+
 Status validate_logged(const wire::Logged& l) {
   if (Status s = validate_timeline(l.timeline(), kOfClaims); !s.ok()) return s;
+  if (Status s = validate_given_up(l.given_up()); !s.ok()) return s;
   if (l.run() == 0 && (!l.positions().empty() || !l.setups().empty())) return bad("what is logged is of no run");
   for (const wire::Position& p : l.positions()) {
     if (p.closed()) return bad(name_of(p) + ": what is logged closes nothing");
@@ -862,6 +869,7 @@ Status validate(const wire::Report& r) {
     }
   }
   if (Status s = validate_logged(r.logged()); !s.ok()) return s.because_of_this("what memory holds");
+  if (Status s = validate_given_up(r.given_up()); !s.ok()) return s;
   return validate_setups(r.setups(), limits::kMaxSetups, limits::kMaxSetupRangesPerReport);
 }
 

@@ -260,6 +260,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
       if (const auto until = waits_for_newer_plan(survived, now)) return arm(*until);
       if (learn_from_disks(now, effects)) return;
     }
+    if (gives_way_to_new_lives(now, effects)) return;
     const bool inherits = !std::exchange(distrust_inherited_, false);
     // (Without the plan's frontier nobody could say which rounds disks alone hold, and theirs would be others' names.)
     start.goes_on = survived || (inherits && !without_frontier_ && interrupt_.resume() && memory_survives());
@@ -525,6 +526,10 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     members_[rank].has_loaded = w != nullptr && has_loaded(*w);
     if (w != nullptr && w->report) {
       members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
+      if (w->report->has_given_up()) {
+        const wire::GivenUp& given_up = w->report->given_up();
+        members_[rank].given_up = GivenUp{Timeline(given_up.timeline()), Version(given_up.version())};
+      }
       // A life counts on through its epochs, in which it keeps its rank.
       if (!other_world) {
         members_[rank].rounds_finished = members_before.at(rank).rounds_finished;
@@ -659,7 +664,12 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
   const bool resume = ending == Ending::kResumes;
   std::string next;
-  if (ending == Ending::kEndsJob) {
+  if (ending == Ending::kEndsJob && code == Code::kExhausted) {
+    next =
+        "; take checkpoints, or give the logs more room (log_memory_bytes, data_dir), and start the job anew: under "
+        "another name, or this one once it is free, by `warren forget --job=" +
+        options_.job + "`";
+  } else if (ending == Ending::kEndsJob) {
     next =
         "; if what the workers had on disk still exists, start all of them again with it (data_dir); otherwise start "
         "the job anew: under another name, or this one once it is free, by `warren forget --job=" +

@@ -23,7 +23,7 @@ void TrackerMachine::on_checkpoint_lost(std::size_t rank, const wire::LogGap& g,
   }
   if (!shrinks() || !others_have) {
     note_asked_in_vain(now);
-    return lose_job(what, now, effects);
+    return lose_job(Code::kUnavailable, what, now, effects);
   }
   // Those who need not load it go on without this rank, whose next life comes in with the next checkpoint.
   count(Transition::newcomer_cannot_load);
@@ -51,20 +51,21 @@ void TrackerMachine::look_for_what_is_out_of_reach(const Waiting& w) {
 bool TrackerMachine::lose_if_too_few_have_loaded(TimeMs now, Effects& effects) {
   if (!shrinks() || !comes_in_vain() || !has_places() || !interrupt_.resume() || survivors_ == 0) return false;
   if (loaded_survivors() >= settings_.min_workers()) return false;
-  lose_job(out_of_reach_of_all_->why + ", and " + std::to_string(loaded_survivors()) +
+  lose_job(Code::kUnavailable,
+           out_of_reach_of_all_->why + ", and " + std::to_string(loaded_survivors()) +
                " that need not load it are fewer than the " + std::to_string(settings_.min_workers()) +
                " with which the job may go on",
            now, effects);
   return true;
 }
 
-void TrackerMachine::lose_job(const std::string& what, TimeMs now, Effects& effects) {
+void TrackerMachine::lose_job(Code code, const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::job_lost);
   doubted_.clear();
   forget_what_leavers_say();
-  end_epoch(Code::kUnavailable, what, {}, Ending::kEndsJob, now, effects);
+  end_epoch(code, what, {}, Ending::kEndsJob, now, effects);
   // Who waits in vain is told as well.
-  for (const auto& [worker, spare] : spares_) refuse(spare.life, Code::kUnavailable, interrupt_.reason(), effects);
+  for (const auto& [worker, spare] : spares_) refuse(spare.life, code, interrupt_.reason(), effects);
   spares_.clear();
   spares_by_incarnation_.clear();
 }
@@ -113,6 +114,10 @@ void TrackerMachine::note_asked_in_vain(TimeMs now) {
 // left of the epoch that was ended.
 bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   if (!lost()) return false;
+  if (ended_for_good()) {
+    refuse(who, Code(interrupt_.code()), interrupt_.reason(), effects);
+    return true;
+  }
   // What was looked at in vain a moment ago does not take it up: of lives that are started again and again each would,
   // and who waits never heard the verdict.
   const auto brought = brought_by(join.host_id(), join.has_held() ? &join.held() : nullptr, join.logged());

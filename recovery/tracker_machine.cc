@@ -872,8 +872,7 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   m.rounds_finished = h.rounds_finished();
   m.bytes_moved = h.bytes_moved();
   count_on(m, h.gpu());
-  m.log.reset();
-  if (h.has_log()) m.log = h.log();
+  take_log_fill(*rank, h, effects);
   take_disk_trouble(*rank, h.disk_trouble(), effects);
   if (m.told.value != 0) {
     const std::int64_t gap_ms = now - m.told;
@@ -1151,7 +1150,7 @@ void TrackerMachine::send_refused(Incarnation who, Code code, const std::string&
 void TrackerMachine::refuse_stale(Incarnation who, Effects& effects) {
   count(Transition::stale_life);
   // Where the word of it was lost, it is said again.
-  if (lost()) return refuse(who, Code::kUnavailable, interrupt_.reason(), effects);
+  if (lost()) return refuse(who, Code(interrupt_.code()), interrupt_.reason(), effects);
   refuse(who, Code::kClosed,
          state_ == State::kFinished
              ? "job " + options_.job + " is finished"

@@ -74,6 +74,7 @@
 #include <vector>
 
 #include "recovery/detours.h"
+#include "recovery/given_up.h"
 #include "recovery/ids.h"
 #include "recovery/machine.h"
 #include "recovery/messages.pb.h"
@@ -200,6 +201,7 @@ class TrackerMachine {
     std::uint32_t min_workers = 0;  // 0: the job waits for lost ranks
     Timeline timeline;
     std::optional<Version> committed;
+    std::string unprotected;               // why a loss would undo what is not committed; empty: it would not
     std::vector<wire::Position> frontier;  // of the newest plan
     std::vector<wire::Detour> detours;     // likewise
     std::vector<wire::RingOrder> orders;   // likewise
@@ -261,6 +263,12 @@ class TrackerMachine {
     std::optional<wire::Draining> draining;  // as of `told`
     std::optional<wire::LogFill> log;        // as of `told`
     std::string disk_trouble;                // as of `told`; empty: none
+    std::optional<GivenUp> given_up;         // stays for as long as the life counts
+  };
+  // Results that a new life would need, and that somebody's full log has given up.
+  struct Lack {
+    Version version;
+    std::string who;
   };
   // A life that waits for the next plan: it has joined, or survived.
   struct Waiting {
@@ -365,10 +373,24 @@ class TrackerMachine {
   void on_vote(Incarnation who, const wire::Vote& vote, TimeMs now, Effects& effects);
   void on_log_gap(Incarnation who, const wire::LogGap& gap, TimeMs now, Effects& effects);
 
+  // What full logs have given up (tracker_given_up.cc).
+  [[nodiscard]] bool counts(const GivenUp& given_up) const;
+  // Of which anybody has told; nothing: a new life finds all that it needs, as far as is known.
+  [[nodiscard]] std::optional<Lack> lack() const;
+  [[nodiscard]] static std::string lack_text(const Lack& lack);
+  [[nodiscard]] std::string loss_would() const;
+  void take_log_fill(std::size_t rank, const wire::Heartbeat& heartbeat, Effects& effects);
+  void look_at_protection(Effects& effects);
+  // Whether the next plan cannot be made, as a new life would need such results; then what they belong to is undone.
+  bool gives_way_to_new_lives(TimeMs now, Effects& effects);
+  void undo_unprotected(const std::string& what, TimeMs now, Effects& effects);
+
   // Nothing to go on from (tracker_lost.cc).
   void on_checkpoint_lost(std::size_t rank, const wire::LogGap& gap, TimeMs now, Effects& effects);
-  void lose_job(const std::string& what, TimeMs now, Effects& effects);
+  void lose_job(Code code, const std::string& what, TimeMs now, Effects& effects);
   [[nodiscard]] bool lost() const { return interrupt_.ends_job(); }
+  // Whatever a host has kept: it is what nobody has any more that is needed.
+  [[nodiscard]] bool ended_for_good() const { return lost() && Code(interrupt_.code()) == Code::kExhausted; }
   // Whether this join was answered: the job is lost, and it brings nothing that might change that.
   bool refuse_lost(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   // Where something of this run has been kept: of a host, or for all.
@@ -723,6 +745,7 @@ class TrackerMachine {
   std::map<Incarnation, Server> servers_;
   std::vector<Farewell> farewells_;  // for the next plan: of those who need not serve, as others answer for them
   TimeMs looked_for_spares_{};       // call_spares() last
+  bool suspended_ = false;           // lack() has found something, as was said
   bool out_of_reach_ = false;        // spares are not used, so that nothing that was logged is lost
   TimeMs answered_;                  // the newest answer to the interrupt
   TimeMs arrived_;                   // the newest of those who have joined

@@ -76,6 +76,7 @@ TrackerMachine::Successor TrackerMachine::successor_of(std::size_t rank, TimeMs 
     }
     return spares_in_reach(others) ? Successor{{}, {}, true} : Successor{{}, out_of_reach};
   }
+  if (const auto lacks = lack()) return {{}, lack_text(*lacks)};
   for (const bool elsewhere : {true, false}) {
     const FreePlace place{member.host_id(), member.domain_id(), false, elsewhere};
     const std::size_t chosen = *choose_spares(std::span(&place, 1), idle).front();

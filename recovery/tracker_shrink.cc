@@ -91,7 +91,7 @@ bool TrackerMachine::goes_on_alone() const {
 
 bool TrackerMachine::send_back_newcomers(Effects& effects) {
   if (!goes_on_alone() || loaded_survivors() == waiting_.size()) return false;
-  if (!comes_in_vain() && spares_in_reach(hosts_there())) return false;
+  if (!comes_in_vain() && !lack() && spares_in_reach(hosts_there())) return false;
   count(Transition::newcomers_sent_back);
   out_of_reach_ = true;
   std::vector<std::string> newcomers;

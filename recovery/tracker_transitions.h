@@ -79,6 +79,10 @@ namespace warren {
   X(log_gap)                          \
   X(log_gap_of_inherited)             \
   X(log_gap_of_setup)                 \
+  X(protection_suspended)             \
+  X(protection_resumed)               \
+  X(unprotected_rolled_back)          \
+  X(unprotected_lost)                 \
   X(job_lost)                         \
   X(join_refused_lost)                \
   X(lost_job_taken_up)                \

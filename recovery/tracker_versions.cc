@@ -16,12 +16,6 @@ namespace warren {
 
 using tracker_effect::Send;
 
-namespace {
-std::string of_program(Version version) {
-  return "version " + std::to_string(version.value - 1);
-}
-}  // namespace
-
 void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs now, Effects& effects) {
   if (state_ == State::kFinished && r.epoch() == epoch_.value) return count(Transition::out_of_turn);
   const auto rank = rank_of(who);
@@ -70,10 +64,8 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
   w.heard = now;
   const std::string& worker = w.member.worker_id();
   log(Severity::kInfo, "worker_reported",
-      name(*rank) + " has stopped in " +
-          (r.version() == kPreamble.value ? "the preamble" : of_program(Version(r.version()))) +
-          " and waits for the next epoch",
-      effects, {{"rank", std::to_string(*rank)}, {"version", std::to_string(r.version())}});
+      name(*rank) + " has stopped in " + of_program(Version(r.version())) + " and waits for the next epoch", effects,
+      {{"rank", std::to_string(*rank)}, {"version", std::to_string(r.version())}});
   waiting_by_incarnation_[who] = worker;
   free_places_.erase(*rank);
   answered_ = now;
@@ -313,9 +305,8 @@ std::string TrackerMachine::differing_counts() const {
       const auto [first, added] = counts.try_emplace({p.group(), p.version()}, Count{rank, p.rounds()});
       if (added || first->second.rounds == p.rounds()) continue;
       return name(first->second.rank) + " has done " + std::to_string(first->second.rounds) + " rounds in " +
-             (p.version() == kPreamble.value ? "the preamble" : of_program(Version(p.version()))) +
-             (p.group() == kWorldGroup.value ? "" : " of a group") + ", " + name(rank) + " has done " +
-             std::to_string(p.rounds());
+             of_program(Version(p.version())) + (p.group() == kWorldGroup.value ? "" : " of a group") + ", " +
+             name(rank) + " has done " + std::to_string(p.rounds());
     }
   }
   return {};
@@ -350,6 +341,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
     if (!absent(rank)) send_committed(life, effects);
   }
   dismiss_unneeded_servers(effects);
+  if (suspended_) look_at_protection(effects);
   take_in(now, effects);
 }
 
@@ -408,6 +400,10 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
                        {}, Ending::kResumes, now, effects);
     }
     setups_.Clear();
+  } else if (const auto lacks = lack()) {
+    // Where something is computed again, what is left of later rounds would be another attempt's.
+    return undo_unprotected(name(*rank) + " misses results (" + g.reason() + "), and " + lack_text(*lacks), now,
+                            effects);
   } else if (frontier_inherited_ && (plan_.kept().empty() || shrinks()) && !g.renumbers()) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
     count(Transition::log_gap_of_inherited);

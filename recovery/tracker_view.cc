@@ -49,6 +49,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.min_workers = settings_.min_workers();
   v.timeline = timeline_;
   v.committed = committed_;
+  if (const auto lacks = lack(); lacks && !lost()) v.unprotected = lack_text(*lacks) + "; " + loss_would();
   v.frontier.assign(plan_.frontier().begin(), plan_.frontier().end());
   v.detours.assign(plan_.detours().begin(), plan_.detours().end());
   v.orders.assign(plan_.orders().begin(), plan_.orders().end());

@@ -310,6 +310,7 @@ void WorkerMachine::send_heartbeat(TimeMs now, std::vector<WorkerEffect>& effect
   if (!progress_.disk_trouble.empty()) h.set_disk_trouble(wire_text(progress_.disk_trouble));
   for (const wire::CurrentRound& r : progress_.rounds) *h.add_rounds() = r;
   if (progress_.activity) *h.mutable_activity() = *progress_.activity;
+  if (progress_.log) *h.mutable_log() = *progress_.log;
   if (drain_) {
     h.mutable_draining()->set_left_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(0, drain_->by - now)));
     h.mutable_draining()->set_reason(drain_->reason);
@@ -424,6 +425,7 @@ void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
   r.set_committed_timeline(committed_timeline_.value);
   r.mutable_positions()->Add(standing_.positions.begin(), standing_.positions.end());
   r.mutable_setups()->Add(standing_.setups.begin(), standing_.setups.end());
+  if (standing_.given_up) *r.mutable_given_up() = *standing_.given_up;
   // Where both do not fit, what only dead lives have seen is computed again.
   const std::size_t bytes = e.ByteSizeLong() + standing_.logged.ByteSizeLong() + 64;
   if (standing_.logged.ByteSizeLong() != 0 && bytes <= kMaxWorkerMessageBytes) *r.mutable_logged() = standing_.logged;

@@ -155,6 +155,8 @@ class WorkerMachine {
     std::vector<wire::Position> positions;
     std::vector<wire::Setup> setups;  // sorted by (group, name)
     wire::Logged logged;              // where lives of this host have been further
+    // The newest results that full logs of this host have given up.
+    std::optional<wire::GivenUp> given_up = {};
   };
   // The shell has stopped the data path as StopDataPath asked.
   void on_stopped(Epoch epoch, Standing standing, TimeMs now, std::vector<WorkerEffect>& effects);

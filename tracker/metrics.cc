@@ -60,6 +60,8 @@ struct Metrics::Families {
       gauges(registry, "warren_job_idle_ratio", "Share of the newest window that ranks slept in calls, as their mean.");
   Family<Gauge>& outside = gauges(registry, "warren_job_outside_ratio",
                                   "Share of the newest window that programs were outside of calls, as their mean.");
+  Family<Gauge>& unprotected = gauges(registry, "warren_job_unprotected",
+                                      "1: a full log has given up results, and a loss undoes what is not committed.");
   Family<Gauge>& rounds = gauges(registry, "warren_job_rounds_finished",
                                  "Rounds finished, as the member that finished the most in its present life reports.");
   Family<Gauge>& gpu_readers = gauges(registry, "warren_job_gpu_readers",
@@ -122,6 +124,7 @@ struct Metrics::JobSeries {
         epoch(f.epoch.Add({{kJobLabel, job}})),
         timeline(f.timeline.Add({{kJobLabel, job}})),
         committed(f.committed.Add({{kJobLabel, job}})),
+        unprotected(f.unprotected.Add({{kJobLabel, job}})),
         rounds(f.rounds.Add({{kJobLabel, job}})),
         idle(f.idle.Add({{kJobLabel, job}})),
         outside(f.outside.Add({{kJobLabel, job}})),
@@ -152,6 +155,7 @@ struct Metrics::JobSeries {
     families.epoch.Remove(&epoch);
     families.timeline.Remove(&timeline);
     families.committed.Remove(&committed);
+    families.unprotected.Remove(&unprotected);
     families.rounds.Remove(&rounds);
     families.joins.Remove(&joins);
     families.interrupts.Remove(&interrupts);
@@ -170,7 +174,8 @@ struct Metrics::JobSeries {
 
   const std::uint64_t serial;
   Families& families;
-  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds, &idle, &outside, &spares, &detours, &gpu_readers;
+  Gauge &alive, &world, &epoch, &timeline, &committed, &unprotected, &rounds, &idle, &outside, &spares,
+      &detours, &gpu_readers;
   std::array<Gauge*, kBlames> stragglers{};
   std::array<Counter*, kBlames> verdicts{};
   Counter &joins, &interrupts, &refusals, &preemptions, &spares_used, &inputs_lent, &finals_from_gpus,
@@ -249,6 +254,7 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
     series->epoch.Set(static_cast<double>(v.epoch.value));
     series->timeline.Set(v.timeline.value);
     series->committed.Set(v.committed ? static_cast<double>(v.committed->value - 1) : 0);
+    series->unprotected.Set(v.unprotected.empty() ? 0 : 1);
     series->rounds.Set(static_cast<double>(rounds));
     show_stragglers(*series, v);
     show_gpus(*series, v);

@@ -176,6 +176,7 @@ ordered_json job_json(const JobStatus& job) {
                        {"min_workers", job.view.min_workers},
                        {"timeline", job.view.timeline.value},
                        {"committed_version", nullptr},
+                       {"unprotected", job.view.unprotected},
                        {"votes", job.view.votes},
                        {"waiting_for", job.view.waiting_for},
                        {"last_round_ms_ago", job.view.last_round_ms_ago},
@@ -285,6 +286,7 @@ std::string job_html(const JobStatus& job) {
                      std::to_string(v.world_size) + " workers alive, " + std::to_string(v.interrupts) + " interrupts" +
                      (v.spares.empty() ? "" : ", " + std::to_string(v.spares.size()) + " spares wait") +
                      recovery_text(v) + "</p>";
+  if (!v.unprotected.empty()) html += "<p class=bad>Not protected: " + escaped(v.unprotected) + "</p>";
   if (!job.trouble.empty()) html += "<p class=bad>" + escaped(job.trouble) + "</p>";
   html += gpu_html(v.gpu);
   if (!v.last_interrupt.empty()) html += "<p>Last interrupt: " + escaped(v.last_interrupt) + "</p>";

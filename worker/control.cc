@@ -769,7 +769,7 @@ bool Control::end_process(bool at_once, const std::function<void()>& say) {
 
 void Control::set_progress() {
   WorkerMachine::Progress progress = progress_.read(board_, now());
-  if (services_.tell_log) services_.tell_log(progress);
+  if (services_.disk_trouble) progress.disk_trouble = services_.disk_trouble();
   machine_->set_progress(std::move(progress));
 }
 

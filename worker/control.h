@@ -92,9 +92,9 @@ class Control {
     // What the memory of the host holds, asked once when earlier lives' segments have been attached. Not set: nothing
     // is logged.
     std::function<wire::Logged()> logged;
-    // Adds to a heartbeat what this life's log says: from the control's thread, must not wait. Not set: nothing is
-    // logged.
-    std::function<void(WorkerMachine::Progress&)> tell_log;
+    // Why this life's disk takes no results at present, for heartbeats; empty: it does. From the control's thread, must
+    // not wait. Not set: nothing is logged.
+    std::function<std::string()> disk_trouble;
     std::string costs;  // that this life chooses algorithms by, as the job's settings keep them
   };
   // Opens sockets. kUnavailable, kRefused, kInvalidArgument as what failed.

@@ -188,6 +188,7 @@ WorkerMachine::Standing Engine::standing() const {
   standing.setups = setups_done();
   add_setups_in_flight(standing.setups);
   standing.logged = logged_further(standing);
+  if (recall_ != nullptr) standing.given_up = given_up_in(recall_->log());
   return standing;
 }
 
@@ -228,6 +229,17 @@ SetupsInUse Engine::setups_in_use() const {
   }
   std::ranges::sort(in_use.earlier);
   return in_use;
+}
+
+// The round that a group is in may have to be finished from what is logged of it, and messages whose calls have
+// returned are sent from there.
+bool Engine::needs(const RecordKey& record) const {
+  const auto of = [&](const auto& entry) {
+    const Group& group = *entry.second;
+    if (record.kind == RecordKind::kMessage) return group.points.owes(record);
+    return group.active != nullptr && record == result_key(group.active->round);
+  };
+  return std::ranges::any_of(groups_, of) || std::ranges::any_of(departed_, of);
 }
 
 // Also of those that this rank has not called: what others of its host have published. Before this timeline none was

@@ -111,7 +111,10 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Results are logged and recalled here. Before install(); without it, nothing is (replicas 0).
-  void use(Recall& recall) { recall_ = &recall; }
+  void use(Recall& recall) {
+    recall_ = &recall;
+    board_.log = &recall.log();
+  }
 
   // Where combining steps are carried out that read memory of GPUs; outlives this. Before the first call; without it,
   // nothing is lent there, and peers must not.
@@ -199,6 +202,8 @@ class Engine {
   [[nodiscard]] std::vector<wire::Setup> setups_done() const;
   // The plan or this life knows a set-up round of this name.
   [[nodiscard]] bool setup_known(GroupId group, Sequence name) const { return setups_.contains({group, name}); }
+  // Whether this life has something under way for which the log has to keep this record.
+  [[nodiscard]] bool needs(const RecordKey& record) const;
   // That the log keeps, as far as this life and the plan know.
   [[nodiscard]] SetupsInUse setups_in_use() const;
   // Rounds of versions below are obsolete.

@@ -88,11 +88,24 @@ wire::Logged logged_on(HostLogReader& reader, std::uint64_t run) {
 
 wire::Logged kept_in(const HostLog& log) {
   const auto run = log.attached_run();
-  return run ? logged_by(*log.reader(), *run, log.attached()) : wire::Logged();
+  if (!run) return {};
+  wire::Logged logged = logged_by(*log.reader(), *run, log.attached());
+  if (auto given_up = given_up_in(log)) *logged.mutable_given_up() = *std::move(given_up);
+  return logged;
+}
+
+std::optional<wire::GivenUp> given_up_in(const HostLog& log) {
+  const auto newest = log.given_up();
+  if (!newest) return std::nullopt;
+  wire::GivenUp g;
+  g.set_timeline(newest->timeline.value);
+  g.set_version(newest->version.value);
+  return g;
 }
 
 bool says_nothing(const wire::Logged& logged) {
-  return logged.positions_size() == 0 && logged.setups_size() == 0 && logged.lives_size() == 0;
+  return logged.positions_size() == 0 && logged.setups_size() == 0 && logged.lives_size() == 0 &&
+         !logged.has_given_up();
 }
 
 }  // namespace warren::worker

@@ -2,6 +2,7 @@
 // completed those before it, and may have returned them.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "recovery/ids.h"
@@ -22,6 +23,8 @@ namespace warren::worker {
 [[nodiscard]] std::uint64_t whole_bytes(HostLogReader& reader, const RecordKey& key);
 // Likewise, and of the world's whether it has none.
 void say_of_whole(HostLogReader& reader, const RecordKey& key, wire::Position& position);
+// The newest results that lives of this host have given up; nothing: none have.
+[[nodiscard]] std::optional<wire::GivenUp> given_up_in(const HostLog& log);
 [[nodiscard]] bool says_nothing(const wire::Logged& logged);
 
 }  // namespace warren::worker

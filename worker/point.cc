@@ -342,6 +342,19 @@ Status PointChannels::send(Call& call) {
   return {};
 }
 
+bool PointChannels::owes(const RecordKey& record) const {
+  return std::ranges::any_of(peers_, [&](const auto& entry) {
+    const auto& [peer, p] = entry;
+    const auto first = std::ranges::find_if(
+        p.sending, [](const Sending& s) { return s.call == nullptr && !s.end && s.logged.empty(); });
+    if (first == p.sending.end()) return false;
+    // Those after it come from there too, or wait for it.
+    const RoundId oldest = key_of(self_, peer, first->version, first->number).round;
+    return record.round.timeline == oldest.timeline && record.round.group == oldest.group &&
+           std::pair(record.round.version, record.round.sequence) >= std::pair(oldest.version, oldest.sequence);
+  });
+}
+
 // Fills in what an announcement says, and the payload of a message whose call has returned. False: the log lacks it.
 bool PointChannels::load(std::int32_t peer, Sending& s) {
   WireAnnouncement w{};

@@ -65,6 +65,8 @@ class PointChannels {
   [[nodiscard]] bool unsettled() const { return unsettled_peers_ != 0; }
   // Grows with whatever moves: who waits and sees it stand still waits in vain.
   [[nodiscard]] std::uint64_t moves() const { return moves_; }
+  // A message that is sent from the log, and has not been sent.
+  [[nodiscard]] bool owes(const RecordKey& record) const;
   // A message that should be in the log is not: why. Once.
   [[nodiscard]] std::optional<std::string> take_gap() { return std::exchange(gap_, std::nullopt); }
 

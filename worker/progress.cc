@@ -150,6 +150,15 @@ WorkerMachine::Progress ProgressReporter::read(const RoundBoard& board, TimeMs n
   progress.gpu.set_inputs_lent(board.inputs_lent.load(std::memory_order_relaxed));
   progress.gpu.set_finals_from_gpus(board.finals_from_gpus.load(std::memory_order_relaxed));
   progress.gpu.set_rounds_exchanged(board.rounds_exchanged.load(std::memory_order_relaxed));
+  if (board.log != nullptr) {
+    wire::LogFill& log = progress.log.emplace();
+    log.set_held_bytes(board.log->bytes_held());
+    log.set_budget_bytes(board.log->budget_bytes());
+    if (const auto given_up = board.log->gives_up()) {
+      log.mutable_given_up()->set_timeline(given_up->timeline.value);
+      log.mutable_given_up()->set_version(given_up->version.value);
+    }
+  }
   std::map<GroupId, WaitingRound> waiting;
   for (const RoundBoard::Entry& entry : board.read()) {
     const auto before = waiting_.find(entry.round.group);

@@ -11,6 +11,7 @@
 
 #include "recovery/frame.h"
 #include "recovery/ids.h"
+#include "storage/host_log.h"
 
 namespace warren::worker {
 
@@ -117,6 +118,7 @@ class RoundBoard {
     return {links_[peer].sent.load(std::memory_order_relaxed), links_[peer].received.load(std::memory_order_relaxed)};
   }
 
+  const HostLog* log = nullptr;        // of which bytes_held() and gives_up() are told; null: nothing is logged
   std::atomic<int> asleep{0};          // threads that sleep until something moves
   std::atomic<bool> at_once{false};    // a round runs that no slot shows, and is over before it could be read
   std::atomic<bool> replaying{false};  // results are being fetched from logs; as of the last sleep

@@ -22,6 +22,8 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "recovery/text.h"
+#include "recovery/verdict.h"
 #include "storage/fork_guard.h"
 #include "storage/open_files.h"
 #include "storage/segment_memory.h"
@@ -265,12 +267,7 @@ Status Session::prepare(const Beginning& beginning) {
     services.fetch_port = fetch_->port();
     services.segment = segment_;
     services.logged = [log = host_log_.get()] { return kept_in(*log); };
-    services.tell_log = [this](WorkerMachine::Progress& progress) {
-      wire::LogFill& fill = progress.log.emplace();
-      fill.set_held_bytes(host_log_->bytes_held());
-      fill.set_budget_bytes(host_log_->budget_bytes());
-      progress.disk_trouble = disk_trouble_.text();
-    };
+    services.disk_trouble = [this] { return disk_trouble_.text(); };
     if (!spare) {
       auto held = held_on_disk();
       if (!held.ok()) return held.status();
@@ -523,6 +520,11 @@ Status Session::start_log() {
       return disk_->writer().spill(kSpilledExtents, timeout_ms);
     });
   }
+  gathers_ = {now(), 0};
+  if (settings_.log_full == LogFull::kSuspend) {
+    host_log_->give_up_but([this](const RecordKey& record) { return engine_.needs(record); });
+  }
+  host_log_->watch({[this] { say_half_full(); }, [this] { say_given_up(); }});
   const auto reader = [&] { return on_disk ? disk_->behind(host_log_->reader()) : host_log_->reader(); };
   auto fetch = FetchService::start(
       settings_, life_, reader(),
@@ -560,6 +562,35 @@ Status Session::start_log() {
   engine_.use(*recall_);
   checkpoints_.emplace(engine_, *recall_);
   return {};
+}
+
+// One that spills has room on its disk, which warns of its own end.
+void Session::say_half_full() {
+  if (host_log_->spills() || std::exchange(said_half_full_, true)) return;
+  const std::uint64_t rounds = board_.rounds_finished.load(std::memory_order_relaxed) - gathers_.rounds;
+  const std::int64_t ms = std::max<std::int64_t>(1, now() - gathers_.since);
+  log_(WARREN_LOG_WARNING, "rank " + std::to_string(self_.value) + "'s log is half full after " + rounds_text(rounds) +
+                               " in " + seconds_text(ms) + " without a checkpoint: as many more, and its " +
+                               std::to_string(host_log_->budget_bytes()) + " bytes (--log_memory_bytes) are full; " +
+                               (settings_.log_full == LogFull::kError
+                                    ? "then calls fail (--log_full=error)"
+                                    : "then its oldest results go, and a loss undoes what is not committed") +
+                               ". Take checkpoints, give it more room (--log_memory_bytes, or --data_dir, a disk), or "
+                               "run with --replicas=0");
+}
+
+void Session::say_given_up() {
+  const Version version = host_log_->gives_up()->version;
+  if (std::exchange(said_given_up_, version) == version) return;
+  const bool committed = known_.committed();
+  log_(WARREN_LOG_WARNING,
+       "rank " + std::to_string(self_.value) +
+           "'s log is full, and gives up its oldest results (--log_full=suspend): " +
+           (version == kPreamble ? "from now on" : "until the next checkpoint is committed") + " a loss " +
+           (committed ? "takes all processes back to version " + std::to_string(known_.committed_version() - 1)
+                      : "ends the job, as nothing is committed to go back to") +
+           ". Take checkpoints, give it more room (--log_memory_bytes, or --data_dir, a disk), or run with "
+           "--replicas=0");
 }
 
 TimeMs Session::now() {
@@ -752,6 +783,12 @@ void Session::committed(Version version, Timeline timeline) {
   const auto lock = lock_for_control();
   if (!checkpoints_) return;
   checkpoints_->committed(version, timeline);
+  gathers_ = {now(), board_.rounds_finished.load(std::memory_order_relaxed)};
+  if (said_given_up_ && !host_log_->gives_up()) {
+    said_given_up_.reset();
+    log_(WARREN_LOG_INFO, "version " + std::to_string(version.value - 1) + " is committed, and all results since are " +
+                              "logged: a loss undoes nothing");
+  }
   if (trace_) {
     trace_->instant(TraceFile::Row::kCheckpoints, "version " + std::to_string(version.value - 1) + " is committed");
   }

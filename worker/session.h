@@ -267,6 +267,8 @@ class Session final : private DataPath {
   // Likewise where the program waits in create(), and nothing of this life has been seen: it joins again by itself.
   [[nodiscard]] bool joins_again(bool fenced) const { return !installed_ && fenced; }
   static TimeMs now();
+  void say_half_full();
+  void say_given_up();
   void log_waits(std::chrono::steady_clock::time_point& next);
   [[nodiscard]] std::string describe_commit_wait() const;
   void call_back(Call& call) const;
@@ -341,7 +343,15 @@ class Session final : private DataPath {
   std::vector<pollfd> pollfds_;
   std::chrono::microseconds move_pause_{};  // how long a sleeper leaves buffers alone that move
   std::optional<TimeMs> look_again_;        // at dead segments
-  std::optional<TimeMs> spill_until_;       // all together, while the control thread stops the engine
+  // Since when results gather in the log, of which all are needed: the newest commit, or the life's begin.
+  struct Gathers {
+    TimeMs since;
+    std::uint64_t rounds = 0;  // finished by then
+  };
+  Gathers gathers_{};
+  bool said_half_full_ = false;           // once a life
+  std::optional<Version> said_given_up_;  // what was said to be given up, until it is obsolete
+  std::optional<TimeMs> spill_until_;     // all together, while the control thread stops the engine
 
   std::atomic<int> control_waits_{0};  // the control thread, or that of the fetch service, wants the lock
   int caller_wake_ = -1, engine_wake_ = -1;

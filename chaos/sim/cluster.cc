@@ -38,8 +38,11 @@ constexpr std::uint64_t kLendsEvery = 7, kLendsAt = 3;
 constexpr std::uint64_t kGpusEvery = 13, kGpusAt = 9;
 // One in so many has workers beyond the world size that wait as spares.
 constexpr std::uint64_t kSparesEvery = 4, kSparesAt = 3;
+// One in so many has logs that are soon full of results, and no room for those on disks.
+constexpr std::uint64_t kFullLogsEvery = 6, kFullLogsAt = 4;
 // One in so many goes on without ranks that were lost.
 constexpr std::uint64_t kShrinksEvery = 10, kShrinksAt = 9;
+constexpr std::uint64_t kFullLogsUnderWay = 2;
 constexpr std::int64_t kMostEvents = 6'000'000;
 constexpr std::size_t kMostLivesPerWorker = 400;
 
@@ -53,6 +56,7 @@ struct Setting {
   Program::Shape program;
   bool salted = false;
   bool disks = false, mirror = false;
+  bool full_logs = false;  // which give up their oldest results
   bool gpus = false, nccl = false;
   std::size_t together = 0;  // all ranks, on so many hosts; 0: as is drawn
   std::uint32_t spares = 0;
@@ -163,6 +167,9 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.job.set_replace_after_ms(options.replace_after_ms.value_or(replaces ? s.job.round_timeout_ms() : 0));
   s.job.set_rewire(options.rewires.value_or(options.seed % 3 != 0));
   s.job.set_reorders(s.job.rewire() && options.reorders.value_or(options.seed % 2 == 0));
+  s.full_logs = s.job.replicas() > 0 && !s.large &&
+                options.full_logs.value_or(!staged && options.seed % kFullLogsEvery == kFullLogsAt);
+  s.program.long_versions = s.full_logs;
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   const bool by_chance = !staged && !options.inferred && options.seed % kShrinksEvery == kShrinksAt;
   if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options, staged);
@@ -260,6 +267,8 @@ class Cluster {
       // Few calls fit between two of the usual deaths of a short job, and none of those is needed.
       if (options_.seed / kShrinksEvery / 2 % 2 == 0) plan.set(Fault::death, std::max(plan.rate(Fault::death), 8.0));
     }
+    // Somebody has to be lost once results were given up.
+    if (setting_.full_logs && plan.any()) plan.set(Fault::death, std::max(plan.rate(Fault::death), 3.0));
     if (setting_.recipe || !setting_.large) return plan;
     FaultPlan few;
     few.add(Fault::slow_start);
@@ -267,6 +276,11 @@ class Cluster {
   }
   // Room for all results of a program and its checkpoints, also where each version begins a new part.
   [[nodiscard]] std::size_t log_bytes() const {
+    // Or for what has to stay there and the calls that are under way at once.
+    if (setting_.full_logs) {
+      const std::uint64_t under_way = kFullLogsUnderWay * program_.largest_result_bytes();
+      return kMinSegmentBytes + static_cast<std::size_t>(program_.result_bytes(true) + under_way) / 4096 * 4096;
+    }
     // Or for little more than what has to stay there: the rest spills.
     if (setting_.disks && options_.seed % 5 == 2) {
       return kMinSegmentBytes + static_cast<std::size_t>(4 * program_.result_bytes(true)) / 4096 * 4096;
@@ -492,6 +506,7 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
     auto& disk = disks_[s.host_id];
     if (!disk) disk = std::make_shared<storage::FakeResultDisk>();
     o.disk = disk;
+    o.disk_takes_states_alone = setting_.full_logs;
     if (mirror_) o.mirror = &*mirror_;
   }
   if (setting_.gpus) {
@@ -1007,7 +1022,7 @@ std::optional<RoundId> Cluster::short_of_copies(const std::vector<SimWorker*>& m
 bool Cluster::refilled() const {
   const wire::Plan& plan = judge_.plan();
   const std::vector<SimWorker*> members = caught_up();
-  if (members.empty()) return false;
+  if (members.empty() || judge_.unprotected()) return false;
   if (!std::ranges::all_of(members, [](const SimWorker* member) { return member->disk_is_current(); })) return false;
   const std::vector<Rank>& all = program_.groups().front().members;
   if (judge_.committed()) {
@@ -1037,7 +1052,7 @@ bool Cluster::refilled() const {
 // these held the others do not fill up.
 void Cluster::check_refill() {
   const bool followed = followed_in_ && (!judge_.committed() || *judge_.committed() <= *followed_in_);
-  if (shrinks() || !setting_.survivable || crowded_ || followed || judge_.loss_excused() ||
+  if (shrinks() || !setting_.survivable || crowded_ || followed || judge_.loss_excused() || judge_.unprotected() ||
       checked_refill_ == judge_.plan().epoch())
     return;
   const std::vector<SimWorker*> members = caught_up();
@@ -1152,8 +1167,8 @@ void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, con
   if (s.life != life) return;  // nobody's any more
   const std::string reason = why.describe();
   const auto says = [&](const char* text) { return reason.find(text) != std::string::npos; };
-  s.heard_lost = s.heard_lost || (lost_at_us_ && says("what it would go on from is lost") &&
-                                  !says("the job goes on without this worker"));
+  const bool lost = says("what it would go on from is lost") || says("no version is committed to which the job could");
+  s.heard_lost = s.heard_lost || (lost_at_us_ && lost && !says("the job goes on without this worker"));
   if (end == SimWorker::End::kFinished || judge_.finished()) {
     s.done = true;
     return;
@@ -1512,8 +1527,8 @@ std::string Cluster::describe_setting() const {
       (setting_.job.replace_after_ms() == 0
            ? ""
            : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
-      (setting_.gpus ? ", GPUs" : "") + (setting_.nccl ? " and NCCL" : "") + ", steps " +
-      std::to_string(program_.steps().size());
+      (setting_.full_logs ? ", full logs" : "") + (setting_.gpus ? ", GPUs" : "") + (setting_.nccl ? " and NCCL" : "") +
+      ", steps " + std::to_string(program_.steps().size());
   for (std::size_t f = 0; f < kFaults; ++f) {
     if (faults_.rates[f] > 0) text += std::string(", ") + info(static_cast<Fault>(f)).name;
   }
@@ -1616,6 +1631,7 @@ SimOutcome Cluster::run() {
   out.rollbacks = judge_.rollbacks();
   out.kept_rounds = judge_.kept_rounds();
   out.spills = judge_.spills();
+  out.given_up = judge_.times_given_up();
   out.met = judge_.met();
   out.unmet = judge_.unmet();
   out.followed = judge_.times_followed();

@@ -39,6 +39,7 @@ struct SimOptions {
   std::optional<bool> groups, survivable;
   std::optional<Collective> collective;  // all rounds are of it, and there are no messages
   std::optional<bool> disks;             // hosts have them
+  std::optional<bool> full_logs;         // logs have no room for all results of a version, nor have disks
   std::optional<bool> mirror;            // and the job a mirror of its checkpoints
   std::optional<std::uint32_t> spares;   // beyond the world size; not where something is to happen at a stated place
   std::optional<bool> follows;           // spares hold the newest checkpoint
@@ -106,6 +107,7 @@ struct SimOutcome {
   std::uint64_t commits = 0, rollbacks = 0, second_faults = 0;
   std::uint64_t kept_rounds = 0;     // that disks gave to plans after no life had survived
   std::uint64_t spills = 0;          // of memory logs that were full
+  std::uint64_t given_up = 0;        // times that one gave up results
   std::uint64_t met = 0, unmet = 0;  // times that a new life asked whether the next round is its call's, by the answer
   std::uint64_t followed = 0, loaded_followed = 0;  // checkpoints that spares have held, and with which they have begun
   bool lost_for_good = false;                       // more was lost than was kept, and it was said

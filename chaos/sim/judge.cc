@@ -134,6 +134,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
   }
   const wire::JobRecord& record = read(durable);
   if (record.has_interrupt() && !record.interrupt().resume()) rolled_back_ = true;
+  look_at_end(record);
   if (e.has_interrupt() && e.interrupt().epoch() > plan_.epoch() && !interrupted_at_us_) {
     interrupted_at_us_ = world_.now_us();
   }
@@ -185,7 +186,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
     }
     if (e.interrupt().epoch() > newest_epoch_ && !e.interrupt().resume() && plan_.settings().replicas() > 0) {
       ++rollbacks_;
-      if (!rollback_excused_) {
+      if (!rollback_excused_ && !unprotected()) {
         return world_.violated("I4", "a rollback that nothing explains: " + e.interrupt().reason());
       }
     }
@@ -369,6 +370,8 @@ void Judge::made(const wire::Plan& plan) {
     life_timelines_[m.incarnation()] = Timeline(plan.timeline());
   }
   const wire::Plan before = plan_;
+  // A rollback that the tracker makes and plans for at once is announced to nobody.
+  const bool undoes = unprotected();
   take_up(plan);
   *ring_orders_[Timeline(plan.timeline())].mutable_orders() = plan.orders();
   look_at_set(before, plan);
@@ -377,8 +380,8 @@ void Judge::made(const wire::Plan& plan) {
   const bool survived = std::ranges::any_of(plan.members(), [](const auto& m) { return !m.absent() && !m.fresh(); });
   const bool other_set = absent_of(plan) != absent_of(before);
   if (Timeline(plan.timeline()) > newest_timeline_ && before.settings().replicas() > 0 && !survived && !other_set &&
-      !rolled_back_ && !rollback_excused_ && !journal_lost_ && !without_frontier_ && gap_in_ != Epoch(before.epoch()) &&
-      remembered(before)) {
+      !rolled_back_ && !rollback_excused_ && !undoes && !journal_lost_ && !without_frontier_ &&
+      gap_in_ != Epoch(before.epoch()) && remembered(before)) {
     return world_.violated("I4", "no life has survived, and what its launchers have kept is not used in epoch " +
                                      std::to_string(plan.epoch()));
   }
@@ -452,8 +455,8 @@ void Judge::check_completed(const wire::Plan& before, const wire::Plan& plan) {
   if (shrinks() || job_.replicas() == 0 || before.timeline() != plan.timeline() || before.members().empty()) {
     return completed_.clear();
   }
-  const bool excused =
-      loss_excused_ || rollback_excused_ || rolled_back_ || journal_lost_ || gap_in_ == Epoch(before.epoch());
+  const bool excused = loss_excused_ || rollback_excused_ || rolled_back_ || journal_lost_ ||
+                       gap_in_ == Epoch(before.epoch()) || unprotected();
   std::erase_if(completed_, [&](const auto& c) {
     return c.first.second != kPreamble && plan.committed() && c.first.second < Version(plan.committed_version());
   });
@@ -787,6 +790,23 @@ void Judge::load_failed(const std::string& who, const Status& why) {
   if (why.code() == Code::kDesync && rollback_excused_) return;
   if (!loss_excused_ || mirror_serves_) return world_.violated("I5", who + " cannot load: " + why.describe());
   lost_for_good_ = load_failed_ = true;
+}
+
+// Nobody need be left to whom it is announced.
+void Judge::look_at_end(const wire::JobRecord& record) {
+  const wire::Interrupt& end = record.interrupt();
+  if (lost_for_good_ || !end.ends_job() || Code(end.code()) != Code::kExhausted) return;
+  if (record.committed() || !unprotected()) {
+    return world_.violated("I4", "a job is ended that could go on: " + end.reason());
+  }
+  lost_for_good_ = load_failed_ = true;
+}
+
+bool Judge::unprotected() const {
+  Timeline oldest(plan_.timeline());
+  for (const wire::Kept& k : plan_.kept()) oldest = std::min(oldest, Timeline(k.timeline()));
+  return std::any_of(gone_from_logs_.lower_bound(oldest), gone_from_logs_.end(),
+                     [this](const auto& g) { return !g.second->obsolete(committed_); });
 }
 
 void Judge::memory_lost(const std::string& host) {

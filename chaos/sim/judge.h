@@ -19,6 +19,7 @@
 #include "chaos/sim/oracle.h"
 #include "chaos/sim/program.h"
 #include "chaos/sim/world.h"
+#include "recovery/given_up.h"
 #include "recovery/messages.pb.h"
 
 namespace warren::chaos {
@@ -131,6 +132,15 @@ class Judge {
   // Who was asked to leave its place to a spare has left it in time.
   void check_replaced();
   [[nodiscard]] std::uint64_t replaced() const { return replaced_; }
+  // A life's full log has given up results.
+  void gives_up(const GivenUp& what) {
+    ++times_given_up_;
+    std::optional<GivenUp>& newest = gone_from_logs_[what.timeline];
+    if (!newest || newest->order() < what.order()) newest = what;
+  }
+  [[nodiscard]] std::uint64_t times_given_up() const { return times_given_up_; }
+  // Of them some that a new life would need: a loss undoes what is not committed, or ends the job.
+  [[nodiscard]] bool unprotected() const;
   void spilled() { ++spills_; }
   [[nodiscard]] std::uint64_t spills() const { return spills_; }
   // How many timelines began from the mirror.
@@ -157,6 +167,7 @@ class Judge {
 
  private:
   void take_up(const wire::Plan& plan);
+  void look_at_end(const wire::JobRecord& record);
   // What a journal's record says, or an empty one; until another is read.
   const wire::JobRecord& read(const std::string* durable);
   void asked_to_leave(std::size_t rank);
@@ -237,6 +248,8 @@ class Judge {
   Epoch gap_in_;
   bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false, load_failed_ = false;
   std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0, spills_ = 0, met_ = 0, unmet_ = 0;
+  std::map<Timeline, std::optional<GivenUp>> gone_from_logs_;
+  std::uint64_t times_given_up_ = 0;
   std::uint64_t followed_ = 0, loaded_followed_ = 0;
   std::uint64_t stragglers_named_ = 0, replaced_ = 0;
   // The life that was asked last to leave its place, and until when it should have.

@@ -316,7 +316,7 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
   };
   // Now and then a program that knows no checkpoints.
   if (!shape.many_versions && random.chance(0.1)) {
-    draw_version(random, shape, kPreamble, 1 + length(20));
+    draw_version(random, shape, kPreamble, 1 + length(shape.long_versions ? 100 : 20));
     return;
   }
   draw_version(random, shape, kPreamble, random.chance(0.5) ? length(5) : 0);
@@ -339,7 +339,7 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
   }
   const bool local = shape.local && random.chance(0.4);
   // Now and then so many rounds that nobody remembers the first of a version.
-  const std::int64_t rounds = shape.many_versions ? 80 : shape.shrinks ? 50 : 30;
+  const std::int64_t rounds = shape.long_versions ? 150 : shape.many_versions ? 80 : shape.shrinks ? 50 : 30;
   const std::int64_t most = shape.inferred && random.chance(0.25) ? 80 : rounds / versions;
   for (std::int64_t v = 0; v < versions; ++v) {
     const Version version = version_of_program(static_cast<std::uint64_t>(v));
@@ -521,12 +521,23 @@ std::uint64_t Program::result_bytes(bool lasting) const {
   std::uint64_t bytes = 0;
   for (const ProgramStep& step : steps_) {
     if (step.kind == StepKind::kCheckpoint) bytes += 2 * kMostStateBytes;
-    if (step.kind != StepKind::kRound || step.collective == Collective::kBarrier) continue;
-    if (lasting && !step.setup) continue;
-    const auto size = static_cast<std::int32_t>(members(step).size());
-    const bool shared = shared_result(step.collective);
-    for (std::int32_t place = 0; place < (shared ? 1 : size); ++place) bytes += out_count(step, place) * width_of(step);
+    if (!lasting || step.setup) bytes += result_bytes(step);
   }
+  return bytes;
+}
+
+std::uint64_t Program::largest_result_bytes() const {
+  std::uint64_t most = 0;
+  for (const ProgramStep& step : steps_) most = std::max(most, result_bytes(step));
+  return most;
+}
+
+std::uint64_t Program::result_bytes(const ProgramStep& step) const {
+  if (step.kind != StepKind::kRound || step.collective == Collective::kBarrier) return 0;
+  std::uint64_t bytes = 0;
+  const auto size = static_cast<std::int32_t>(members(step).size());
+  const bool shared = shared_result(step.collective);
+  for (std::int32_t place = 0; place < (shared ? 1 : size); ++place) bytes += out_count(step, place) * width_of(step);
   return bytes;
 }
 

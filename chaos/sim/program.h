@@ -96,6 +96,7 @@ class Program {
     bool on_gpus = false;                                // most are what NCCL moves the bytes of
     bool repeats = false;                                // small calls are made several times in a row
     bool many_versions = false;                          // ten or more, of a few rounds
+    bool long_versions = false;                          // of many rounds
     // Allreduces and barriers of the world, and checkpoints of the global state: what a job that goes on without lost
     // ranks has.
     bool shrinks = false;
@@ -121,6 +122,8 @@ class Program {
   [[nodiscard]] static std::string setup_name(std::size_t step) { return "step " + std::to_string(step); }
   // Bytes of all results together, or of those that stay in memory: set-up rounds and states.
   [[nodiscard]] std::uint64_t result_bytes(bool lasting = false) const;
+  // Bytes of the longest result of a step.
+  [[nodiscard]] std::uint64_t largest_result_bytes() const;
   // The steps in this rank's order: a receiver may ask for messages in another order than they were sent.
   [[nodiscard]] std::vector<std::size_t> order_of(Rank rank) const;
   [[nodiscard]] const std::vector<Rank>& members(const ProgramStep& step) const { return groups_[step.group].members; }
@@ -170,6 +173,7 @@ class Program {
   // rounds that a process makes once.
   std::uint64_t versions_an_iteration_ = 1, once_in_ = 0;
 
+  [[nodiscard]] std::uint64_t result_bytes(const ProgramStep& step) const;
   void draw_version(Random& random, const Shape& shape, Version version, std::size_t length);
   void draw_inferred(Random& random, const Shape& shape, Version version, ProgramStep::Inferred what);
   void draw_setup(Random& random, const Shape& shape, Version version);

@@ -136,6 +136,8 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
   segment_ = heap_segment(options_.log_bytes);
   host_log_ = HostLog::create(self_, segment_).value();
   if (store_) host_log_->spill_by([this] { return spill(); });
+  host_log_->give_up_but([this](const RecordKey& record) { return engine_.needs(record); });
+  host_log_->watch({{}, [this] { judge_.gives_up(*host_log_->gives_up()); }});
   shown_ = world_.is(Mutant::publishes_late) ? heap_segment(options_.log_bytes) : segment_;
   hosts_.add(host(), self_, shown_, options_.launcher_keeps_log);
   served_ = reader();
@@ -188,6 +190,8 @@ void SimWorker::write_to_disk() {
   storage::RecordBatch batch(options_.log_bytes);
   const SegmentView view = SegmentView::open(segment_->bytes(), self_).value();
   (void)view.for_each_record([&](std::uint32_t extent, std::uint64_t generation, const SegmentView::Record& r) {
+    const bool result = r.key.kind == RecordKind::kRound || r.key.kind == RecordKind::kMessage;
+    if (result && options_.disk_takes_states_alone) return true;
     if (!written_.insert(storage::encode_key(r.key, r.first_byte, r.payload_bytes)).second) return true;
     const auto out = batch.add(r.key, r.info, r.first_byte, r.payload_bytes);
     WARREN_CHECK(view.copy(extent, generation, r.payload_at, out), "nobody drops meanwhile");
@@ -201,6 +205,7 @@ void SimWorker::write_to_disk() {
 // As WriteBehind::spill().
 Result<std::vector<ExtentUse>> SimWorker::spill() {
   if (!store_) return Status(Code::kClosed, "this life has ended");
+  if (options_.disk_takes_states_alone) return Status(Code::kExhausted, "the disk has no room for results");
   write_to_disk();
   if (Status s = store_->confirm(); !s.ok()) {
     judge_.excuse_rollback();
@@ -230,7 +235,7 @@ Result<std::vector<ExtentUse>> SimWorker::spill() {
 
 bool SimWorker::disk_is_current() const {
   if (!store_) return true;
-  if (unconfirmed_) return false;
+  if (unconfirmed_ || options_.disk_takes_states_alone) return false;
   const SegmentView view = SegmentView::open(segment_->bytes(), self_).value();
   return view.for_each_record([&](std::uint32_t, std::uint64_t, const SegmentView::Record& r) {
     return written_.contains(storage::encode_key(r.key, r.first_byte, r.payload_bytes));

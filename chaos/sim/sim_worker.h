@@ -56,6 +56,7 @@ class SimWorker final : private SimTransport::Owner {
     bool launcher_keeps_log = true;
     bool follows = false;                           // as a spare it holds the newest checkpoint
     std::shared_ptr<storage::FakeResultDisk> disk;  // of its host; null: there is none
+    bool disk_takes_states_alone = false;           // it has no room for results
     SimMirror* mirror = nullptr;                    // of the job, where it has disks
     bool has_gpu = false, gpu_stalls = false;
     SimNccl* nccl = nullptr;  // of the job, where there are GPUs and it moves bytes among them

@@ -443,6 +443,47 @@ TEST(Scenario, FullLogsSpillAndRecover) {
   EXPECT_GT(under_faults, 4u);
 }
 
+// A log that holds less than a version's results, and no disk that takes them: what is lost then is explained by what
+// was given up, and by nothing else.
+TEST(Scenario, FullLogsGiveUpTheirOldestResults) {
+  std::uint64_t given_up = 0, under_faults = 0, rolled_back = 0, ended = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(300); ++seed) {
+    if (has_large_world(seed)) continue;
+    SimOptions options;
+    options.seed = seed;
+    options.full_logs = true;
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    if (o.given_up == 0) continue;
+    ++given_up;
+    if (o.under_faults) ++under_faults;
+    rolled_back += tracker(o, "unprotected_rolled_back");
+    ended += tracker(o, "unprotected_lost");
+  }
+  if (kFewer > 1) return;  // so few runs need not come to it
+  EXPECT_GT(given_up, 60u);
+  EXPECT_GT(under_faults, 40u);
+  EXPECT_GT(rolled_back, 10u);
+  EXPECT_GT(ended, 3u);
+}
+
+// Nothing is lost, so that nothing is undone.
+TEST(Scenario, AFullLogUndoesNothingByItself) {
+  std::uint64_t given_up = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(150); ++seed) {
+    SimOptions options = calm(2 + static_cast<std::uint32_t>(seed % 3), seed);
+    options.replicas = 1 + static_cast<std::uint32_t>(seed % 2);
+    options.full_logs = true;
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
+    EXPECT_EQ(o.lives, o.setting.find(", spares") == std::string::npos ? *options.world_size : o.lives) << seed;
+    given_up += o.given_up;
+  }
+  if (kFewer > 1) return;
+  EXPECT_GT(given_up, 30u);
+}
+
 // What a rank had spilled stays on the disk of its host when a spare takes its place elsewhere: the other rank of the
 // host serves it.
 TEST(Scenario, ARankWhoseLogHasSpilledComesBackElsewhere) {

@@ -584,15 +584,31 @@ TEST(Run, AHungWorkerIsRestartedAfterTheRoundTimeout) {
 TEST(Run, EverySettingOfTheLogHasAFlag) {
   const TemporaryFolder folder;
   const Ended e = warren(
-      {"run", "-n", "1", "--noprefix", "--host_id=h", "--domain_id=d", "--replicas=1", "--log=sync",
-       "--log_memory_bytes=5M", "--data_dir=" + folder.path(), "--log_lag_ms=3", "--log_lag_bytes=4K",
-       "--log_disk_bytes=6M", "--checkpoint_mirror=/m", "--on_rollback=error", "--timeline=" + (folder / "t.json"),
-       "sh", "-c",
+      {"run",
+       "-n",
+       "1",
+       "--noprefix",
+       "--host_id=h",
+       "--domain_id=d",
+       "--replicas=1",
+       "--log=sync",
+       "--log_memory_bytes=5M",
+       "--data_dir=" + folder.path(),
+       "--log_lag_ms=3",
+       "--log_lag_bytes=4K",
+       "--log_disk_bytes=6M",
+       "--log_full=error",
+       "--checkpoint_mirror=/m",
+       "--on_rollback=error",
+       "--timeline=" + (folder / "t.json"),
+       "sh",
+       "-c",
        "echo $WARREN_HOST_ID $WARREN_DOMAIN_ID $WARREN_REPLICAS $WARREN_LOG $WARREN_LOG_MEMORY_BYTES $WARREN_DATA_DIR "
-       "$WARREN_LOG_LAG_MS $WARREN_LOG_LAG_BYTES $WARREN_LOG_DISK_BYTES $WARREN_CHECKPOINT_MIRROR $WARREN_ON_ROLLBACK "
+       "$WARREN_LOG_LAG_MS $WARREN_LOG_LAG_BYTES $WARREN_LOG_DISK_BYTES $WARREN_LOG_FULL $WARREN_CHECKPOINT_MIRROR "
+       "$WARREN_ON_ROLLBACK "
        "$WARREN_LOCAL_WORLD_SIZE $WARREN_TIMELINE"});
   EXPECT_EQ(e.code, 0) << e.error;
-  EXPECT_EQ(e.output, "h d 1 sync 5M " + folder.path() + " 3 4K 6M /m error 1 " + (folder / "t.json") + "\n");
+  EXPECT_EQ(e.output, "h d 1 sync 5M " + folder.path() + " 3 4K 6M error /m error 1 " + (folder / "t.json") + "\n");
   const Ended wrong = warren({"run", "-n", "1", "--log=sync", "true"});
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.error, HasSubstr("--log is 'sync', but there is no folder to write to"));

@@ -74,6 +74,68 @@ TEST(DeviceProcesses, AreKilledInARoundAndGiveTheBitsOfTheCpu) {
   }
 }
 
+// Two workers whose results fill their logs several times.
+struct Filled {
+  int code = -1;
+  std::string output, errors;
+  [[nodiscard]] std::size_t count(const std::string& text) const {
+    std::size_t n = 0;
+    for (std::size_t at = 0; (at = errors.find(text, at)) != std::string::npos; ++at) ++n;
+    return n;
+  }
+};
+Filled fill(const std::string& flags, const std::string& arguments) {
+  const testing::TempDir folder;
+  const std::string command = std::string(WARREN_CLI) + " run -n 2 --prefix=false --log_memory_bytes=4M " + flags +
+                              " -- " + WARREN_FILLER + " 60 65536 " + arguments + " >" + (folder / "out") + " 2>" +
+                              (folder / "log");
+  const int status = std::system(command.c_str());
+  Filled f;
+  if (WIFEXITED(status)) f.code = WEXITSTATUS(status);
+  f.output = file_text(folder / "out");
+  f.errors = file_text(folder / "log");
+  return f;
+}
+// Of 60 steps with the last element of 65,536.
+const std::string kEnds = "ends 5321812230\n";
+
+TEST(FullLog, AProgramWithoutCheckpointsRunsToItsEndAndIsWarned) {
+  const Filled f = fill("", "0 0");
+  EXPECT_EQ(f.code, 0) << f.errors;
+  EXPECT_EQ(f.output, "begins 0\nbegins 0\n" + kEnds + kEnds) << f.errors;
+  EXPECT_EQ(f.count("'s log is half full after "), 2u) << f.errors;
+  EXPECT_EQ(f.count("'s log is full, and gives up its oldest results (--log_full=suspend): "), 2u) << f.errors;
+  EXPECT_EQ(f.count("worker_restarted"), 0u) << f.errors;
+}
+
+TEST(FullLog, ALossTakesAllBackToTheCheckpoint) {
+  const Filled f = fill("", "10 50");
+  EXPECT_EQ(f.code, 0) << f.errors;
+  EXPECT_EQ(f.output, "begins 0\nbegins 0\nbegins 10\nbegins 10\n" + kEnds + kEnds) << f.errors;
+  EXPECT_EQ(f.count("job_rolled_back"), 1u) << f.errors;
+  EXPECT_THAT(f.errors, HasSubstr(", which a new life needs; all processes start again from version "));
+}
+
+TEST(FullLog, ALossBeforeTheLogIsFullUndoesNothing) {
+  const Filled f = fill("", "10 12");
+  EXPECT_EQ(f.code, 0) << f.errors;
+  EXPECT_EQ(f.count("job_rolled_back"), 0u) << f.errors;
+}
+
+TEST(FullLog, ALossEndsAJobThatHasNoCheckpointAndNobodyIsStartedAgainForIt) {
+  const Filled f = fill("", "0 50");
+  EXPECT_NE(f.code, 0) << f.errors;
+  EXPECT_THAT(f.errors, HasSubstr("no version is committed to which the job could go back; take checkpoints"));
+  EXPECT_EQ(f.count("worker_restarted"), 1u) << "the one that was killed: " << f.errors;
+}
+
+TEST(FullLog, AnErrorByChoiceEndsTheJobOnce) {
+  const Filled f = fill("--log_full=error", "0 0");
+  EXPECT_NE(f.code, 0) << f.errors;
+  EXPECT_THAT(f.errors, HasSubstr("a checkpoint is overdue, or --log_memory_bytes is too small"));
+  EXPECT_EQ(f.count("worker_restarted"), 0u) << f.errors;
+}
+
 // The launcher starts spares, and takes it for success that they were not needed.
 TEST(Spares, TheLaunchersExitCodeIsThatOfTheRanks) {
   const testing::TempDir folder;

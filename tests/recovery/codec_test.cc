@@ -253,7 +253,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 17: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 18: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -930,9 +930,9 @@ TEST(Codec, Heartbeats) {
             "rounds exchanged 18446744073709551615 is outside 0 to 281474976710656");
   EXPECT_EQ(check([](auto& h) { h.clear_gpu(); }), "") << "old senders do not tell of it";
   EXPECT_EQ(check([](auto& h) { h.mutable_log()->set_budget_bytes(~0ULL); }),
-            "budget of its log 18446744073709551615 is outside 0 to 281474976710656");
+            "budget of the log 18446744073709551615 is outside 0 to 281474976710656");
   EXPECT_EQ(check([](auto& h) { h.mutable_log()->set_budget_bytes(7); }),
-            "bytes in its log 281474976710656 is outside 0 to 7");
+            "bytes of the log in use 281474976710656 is outside 0 to 7");
   EXPECT_EQ(check([](auto& h) { h.clear_log(); }), "") << "nothing is logged";
   EXPECT_EQ(check([](auto& h) { h.set_disk_trouble(std::string(4097, 'x')); }),
             "trouble of its disk of 4097 bytes is over the limit of 4096");

@@ -24,7 +24,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 52> kNames = {"tracker",
+constexpr std::array<std::string_view, 53> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -54,6 +54,7 @@ constexpr std::array<std::string_view, 52> kNames = {"tracker",
                                                      "log_lag_ms",
                                                      "log_lag_bytes",
                                                      "log_disk_bytes",
+                                                     "log_full",
                                                      "checkpoint_mirror",
                                                      "spares",
                                                      "spare",
@@ -85,6 +86,7 @@ constexpr std::array<std::string_view, 5> kOtherVariables = {"WARREN_CONFIG", "W
 constexpr std::array<std::string_view, 6> kAlgorithms = {"auto", "star", "tree", "butterfly", "ring", "direct"};
 constexpr std::array<std::string_view, 2> kTransports = {"auto", kTcpTransport};
 constexpr std::array<std::string_view, 3> kLogModes = {"memory", "async", "sync"};  // as LogMode numbers them
+constexpr std::array<std::string_view, 2> kLogFullActions = {"suspend", "error"};   // as LogFull numbers them
 constexpr std::array<std::string_view, 2> kSigtermActions = {"default", "drain"};   // as OnSigterm numbers them
 constexpr std::array<std::string_view, 2> kModes = {"wait", "shrink"};
 constexpr std::array<std::string_view, 2> kRollbackActions = {"exit", "error"};  // as OnRollback numbers them
@@ -163,6 +165,7 @@ Result<Layer> from_options(const warren_options* options) {
   number("log_lag_ms", options->log_lag_ms);
   number("log_lag_bytes", options->log_lag_bytes);
   number("log_disk_bytes", options->log_disk_bytes);
+  text("log_full", options->log_full);
   text("checkpoint_mirror", options->checkpoint_mirror);
   text("on_rollback", options->on_rollback);
   if (options->fusion_bytes >= 0) put("fusion_bytes", std::to_string(options->fusion_bytes), "fusion_bytes");
@@ -576,6 +579,7 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   r.number("log_lag_ms", s.log_lag_ms, std::int64_t{1}, kMaxLogLagMs, kDefaultLogLagMs);
   r.bytes("log_lag_bytes", s.log_lag_bytes, std::uint64_t{1}, kMaxLogBytes, kDefaultLogLagBytes);
   r.bytes("log_disk_bytes", s.log_disk_bytes, kMiB, kMaxLogBytes, kDefaultLogDiskBytes);
+  s.log_full = static_cast<LogFull>(r.word("log_full", kLogFullActions, static_cast<std::size_t>(LogFull::kSuspend)));
   r.text("checkpoint_mirror", s.checkpoint_mirror, "", path);
   if (!s.checkpoint_mirror.empty() && s.replicas == 0) {
     r.keep({Code::kInvalidArgument, "checkpoint_mirror needs replicas of 1 or more: what it gets comes from the log"});

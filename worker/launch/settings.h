@@ -32,6 +32,12 @@ enum class LogMode {
   kSync     // before the call returns
 };
 
+// What a log does that is full and cannot spill.
+enum class LogFull {
+  kSuspend,  // it gives up its oldest results: until the next commit a loss undoes what is not committed
+  kError     // calls fail
+};
+
 // What a rollback to the committed version does to a process whose rounds are undone.
 enum class OnRollback {
   kExit,  // it exits with kExitRolledBack, and whoever started it starts it again
@@ -97,6 +103,7 @@ struct Settings {
   std::int64_t log_lag_ms = 0;
   std::uint64_t log_lag_bytes = 0;
   std::uint64_t log_disk_bytes = 0;
+  LogFull log_full = LogFull::kSuspend;
   std::string checkpoint_mirror;      // empty: none
   std::uint32_t spares = 0;           // 0: who finds no place is refused; else it waits for one
   bool begins_as_spare = false;       // as `spare` says; else its worker id is a number beyond the world size

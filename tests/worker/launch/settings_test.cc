@@ -112,6 +112,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.log_lag_ms, 10'000);
   EXPECT_EQ(s.log_lag_bytes, 256 * kMiB);
   EXPECT_EQ(s.log_disk_bytes, 65'536 * kMiB);
+  EXPECT_EQ(s.log_full, LogFull::kSuspend);
   EXPECT_EQ(s.checkpoint_mirror, "");
   EXPECT_EQ(s.fusion_bytes, 64 * kMiB);
   EXPECT_EQ(s.timeline, "");
@@ -202,6 +203,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   o.log_lag_ms = 7;
   o.log_lag_bytes = 8;
   o.log_disk_bytes = 1 << 21;
+  o.log_full = "error";
   o.checkpoint_mirror = "/mirror";
   o.on_rollback = "error";
   o.fusion_bytes = 0;
@@ -218,6 +220,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   EXPECT_EQ(s.log_lag_ms, 7);
   EXPECT_EQ(s.log_lag_bytes, 8u);
   EXPECT_EQ(s.log_disk_bytes, 2 * kMiB);
+  EXPECT_EQ(s.log_full, LogFull::kError);
   EXPECT_EQ(s.checkpoint_mirror, "/mirror");
   EXPECT_EQ(s.fusion_bytes, 0u);
   EXPECT_EQ(s.timeline, "/trace.json");

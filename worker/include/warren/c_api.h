@@ -130,6 +130,8 @@ typedef struct warren_options {
                                fewer if no more come; 0: taken from the settings */
   int32_t nondeterministic; /* 1: the ring may go around a slow link in another order, from a checkpoint on: results may
                                be rounded otherwise than in a run without it, alike on all workers */
+  const char* log_full; /* what a full log does: "suspend": it gives up its oldest results, and a loss undoes what is
+                           not committed; "error": calls fail */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);

@@ -309,6 +309,9 @@ struct Options {
   // The ring may go around a slow link in another order, from a checkpoint on: results may be rounded otherwise than in
   // a run without it, alike on all workers.
   bool nondeterministic = false;
+  // What a full log does. "suspend": it gives up its oldest results, and a loss undoes what is not committed; "error":
+  // calls fail.
+  std::string log_full;
 };
 
 namespace detail {
@@ -1197,6 +1200,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.timeline = text(options.timeline);
   c.replace_after_ms = options.replace_after_ms ? options.replace_after_ms->count() : -1;
   c.mode = text(options.mode);
+  c.log_full = text(options.log_full);
   c.min_workers = options.min_workers;
   c.max_workers = options.max_workers;
   c.grace_ms = options.grace_ms ? options.grace_ms->count() : -1;
