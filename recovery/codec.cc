@@ -253,6 +253,40 @@ Status validate_round(const wire::CurrentRound& r) {
   return {};
 }
 
+Status validate_blocked(const wire::Blocked& b) {
+  const auto too_many = [](const char* what, int count, std::size_t most) {
+    return bad("blocked: " + str(count) + " " + what + " are over the limit of " + str(most));
+  };
+  if (b.blocked_ms() > kMaxWaitedMs) return bad("blocked: " + str(b.blocked_ms()) + " ms are over the limit");
+  if (static_cast<std::size_t>(b.calls_size()) > limits::kMaxBlockedCalls) {
+    return too_many("calls", b.calls_size(), limits::kMaxBlockedCalls);
+  }
+  if (static_cast<std::size_t>(b.begun_size()) > limits::kMaxBlockedGroups) {
+    return too_many("groups", b.begun_size(), limits::kMaxBlockedGroups);
+  }
+  if (static_cast<std::size_t>(b.sent_size()) > limits::kMaxBlockedLinks) {
+    return too_many("links", b.sent_size(), limits::kMaxBlockedLinks);
+  }
+  for (const wire::CurrentRound& r : b.calls()) {
+    if (Status s = validate_round(r); !s.ok()) return s;
+  }
+  const wire::BegunRounds* before = nullptr;
+  for (const wire::BegunRounds& g : b.begun()) {
+    if (before != nullptr && g.group() <= before->group()) return bad("blocked: groups are not in rising order");
+    if (g.version() > kMaxVersion) return bad("blocked: version " + str(g.version()) + " is over the limit");
+    before = &g;
+  }
+  const wire::SentMessages* last = nullptr;
+  for (const wire::SentMessages& s : b.sent()) {
+    if (Status in_world = rank_in_any_world("peer of a link for messages", s.peer()); !in_world.ok()) return in_world;
+    if (last != nullptr && std::pair(s.group(), s.peer()) <= std::pair(last->group(), last->peer())) {
+      return bad("blocked: links for messages are not in rising order");
+    }
+    last = &s;
+  }
+  return {};
+}
+
 Status validate_log_addresses(std::uint32_t fetch_port, const std::string& segment_socket, std::uint32_t replicas) {
   if (Status s = in_range("fetch port", fetch_port, replicas == 0 ? 0 : 1, 65535); !s.ok()) return s;
   return text_is_printable("segment socket", segment_socket, limits::kMaxSegmentSocketBytes);
@@ -810,6 +844,9 @@ Status validate(const wire::Heartbeat& h) {
   if (Status s = validate_gpu_counters(h.gpu()); !s.ok()) return s;
   if (Status s = validate_log_fill(h.log()); !s.ok()) return s;
   if (Status s = text_is_printable("trouble of its disk", h.disk_trouble(), limits::kMaxReasonBytes); !s.ok()) return s;
+  if (h.has_blocked()) {
+    if (Status s = validate_blocked(h.blocked()); !s.ok()) return s;
+  }
   return h.has_activity() ? validate_activity(h.activity()) : Status();
 }
 

@@ -15,6 +15,10 @@ inline constexpr std::size_t kMaxEndpointsPerWorker = 8;
 inline constexpr std::size_t kMaxReasonBytes = 4096;
 inline constexpr std::size_t kMaxRoundsPerHeartbeat = 16;
 inline constexpr std::size_t kMaxLinksPerHeartbeat = 16;
+// A life that has more of them does not say that it is blocked.
+inline constexpr std::size_t kMaxBlockedCalls = 16;
+inline constexpr std::size_t kMaxBlockedGroups = 32;
+inline constexpr std::size_t kMaxBlockedLinks = 32;  // for messages
 // Of each of a life's counters: sums over lives stay far from where 64 bits end.
 inline constexpr std::uint64_t kMaxGpuCount = std::uint64_t{1} << 48;
 inline constexpr std::uint64_t kMaxLogBytes = std::uint64_t{1} << 48;  // of one life's log in memory

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "recovery/codec.h"
+#include "recovery/deadlock.h"
 #include "recovery/frontier.h"
 #include "recovery/held.h"
 #include "recovery/limits.h"
@@ -938,7 +939,7 @@ bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
     const Member& m = members_[rank];
     reports.push_back({Rank(static_cast<std::int32_t>(rank)), m.state == MemberState::kFinalizing,
                        now < m.heard + 3 * interval_ms(), m.rounds_finished, m.rounds, now - m.finalizing_since,
-                       now - m.told, m.activity ? &*m.activity : nullptr});
+                       now - m.told, m.activity ? &*m.activity : nullptr, m.blocked ? &*m.blocked : nullptr});
   }
   const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
   if (const auto found = find_disagreement(reports, timeout_ms(), settings_.check_call_sites(), name_of)) {
@@ -950,6 +951,11 @@ bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
     }
     count(Transition::desync);
     interrupt(Code::kDesync, found->text, {}, now, effects);
+    return true;
+  }
+  if (const auto circle = find_deadlock(reports, timeout_ms(), name_of)) {
+    count(Transition::deadlock);
+    interrupt(Code::kDesync, *circle, {}, now, effects);
     return true;
   }
   if (now < next_log_) return false;

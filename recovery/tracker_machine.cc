@@ -81,6 +81,26 @@ wire::CurrentRound copy_of(const wire::CurrentRound& from) {
   r.set_algorithm(from.algorithm());
   return r;
 }
+
+wire::Blocked copy_of(const wire::Blocked& from) {
+  wire::Blocked b;
+  b.set_blocked_ms(from.blocked_ms());
+  for (const wire::CurrentRound& r : from.calls()) *b.add_calls() = copy_of(r);
+  for (const wire::BegunRounds& g : from.begun()) {
+    wire::BegunRounds& to = *b.add_begun();
+    to.set_group(g.group());
+    to.set_version(g.version());
+    to.set_rounds(g.rounds());
+  }
+  for (const wire::SentMessages& s : from.sent()) {
+    wire::SentMessages& to = *b.add_sent();
+    to.set_group(s.group());
+    to.set_peer(s.peer());
+    to.set_messages(s.messages());
+    to.set_leaving(s.leaving());
+  }
+  return b;
+}
 }  // namespace
 
 std::span<const char* const> TrackerMachine::transition_names() {
@@ -880,6 +900,8 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   }
   m.activity.reset();
   if (h.has_activity()) m.activity = h.activity();
+  m.blocked.reset();
+  if (h.has_blocked()) m.blocked = copy_of(h.blocked());
   const bool asked = leaves_ && leaves_->life == who;
   if (h.has_draining() && !m.draining) {
     count(Transition::drain_told);
@@ -1095,6 +1117,7 @@ void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs n
     m.finalizing_since = now;
     m.rounds.clear();
     m.activity.reset();
+    m.blocked.reset();
     log(Severity::kInfo, "finalizing", name(*rank) + " has called finalize", effects,
         {{"rank", std::to_string(*rank)}});
   }

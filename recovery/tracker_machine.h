@@ -260,6 +260,7 @@ class TrackerMachine {
     GpuCounts gpu;
     std::vector<wire::CurrentRound> rounds;
     std::optional<wire::Activity> activity;
+    std::optional<wire::Blocked> blocked;
     std::optional<wire::Draining> draining;  // as of `told`
     std::optional<wire::LogFill> log;        // as of `told`
     std::string disk_trouble;                // as of `told`; empty: none

@@ -47,6 +47,7 @@ namespace warren {
   X(evidence_against_one_rank)        \
   X(round_failed)                     \
   X(desync)                           \
+  X(deadlock)                         \
   X(bytes_missing)                    \
   X(interrupted)                      \
   X(interrupt_repeated)               \

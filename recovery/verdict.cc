@@ -223,7 +223,7 @@ class Inquest {
     // Of bad ones by the rank whose bytes they are, and by the one to which they come.
     std::map<Rank, std::int64_t> worst_from, worst_to;
     for (const Flow& f : flows_) {
-      if (!f.suspect() || !unlike_the_others(f, look)) continue;
+      if (!f.suspect() || !unlike_the_others(f, look) || in_other_calls(*find(f.from), *find(f.to))) continue;
       bad.push_back(&f);
       for (std::int64_t* worst : {&worst_from[f.from], &worst_to[f.to]}) *worst = std::max(*worst, f.both());
     }
@@ -236,6 +236,23 @@ class Inquest {
       if (std::max(worst_from[f->to], worst_to[f->from]) >= f->both() + kMuchWorse) continue;
       if (out_.size() < most) slow_link(*f);
     }
+  }
+
+  // Each of the two waits for the other, in rounds that the other has not entered: bytes leave neither of them, and no
+  // link is to blame.
+  [[nodiscard]] static bool in_other_calls(const Testimony& a, const Testimony& b) {
+    const auto waits_in_vain = [](const Testimony& waiter, const Testimony& other) {
+      bool waits = false;
+      for (const wire::CurrentRound& r : waiter.rounds) {
+        if (!waits_for(r, other.rank)) continue;
+        // Of messages it is not known what the other end has begun.
+        if (r.collective() == static_cast<std::uint32_t>(Collective::kPoint) || entered(other, round_of(r)))
+          return false;
+        waits = true;
+      }
+      return waits;
+    };
+    return waits_in_vain(a, b) && waits_in_vain(b, a);
   }
 
   // Where all links are full, the network is the limit and nobody is to blame, nor is a link that has more to carry:

@@ -25,6 +25,7 @@ struct RankReport {
   std::int64_t finalizing_ms = 0;            // since it is
   std::int64_t age_ms = 0;                   // since `rounds` was told: it may have gone on, or died, meanwhile
   const wire::Activity* activity = nullptr;  // null: it has told none
+  const wire::Blocked* blocked = nullptr;    // null: it has not said that it is
 };
 using RankName = std::function<std::string(Rank)>;  // "rank 2 (worker w2 on host h)"
 

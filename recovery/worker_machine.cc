@@ -310,7 +310,7 @@ void WorkerMachine::send_heartbeat(TimeMs now, std::vector<WorkerEffect>& effect
   if (!progress_.disk_trouble.empty()) h.set_disk_trouble(wire_text(progress_.disk_trouble));
   for (const wire::CurrentRound& r : progress_.rounds) *h.add_rounds() = r;
   if (progress_.activity) *h.mutable_activity() = *progress_.activity;
-  if (progress_.log) *h.mutable_log() = *progress_.log;
+  if (progress_.blocked) *h.mutable_blocked() = *progress_.blocked;
   if (drain_) {
     h.mutable_draining()->set_left_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(0, drain_->by - now)));
     h.mutable_draining()->set_reason(drain_->reason);
@@ -783,6 +783,7 @@ void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<Work
       effects);
   progress_.rounds.clear();  // of the epoch before
   progress_.activity.reset();
+  progress_.blocked.reset();
   effects.emplace_back(Install{plan_});
   if (plan_.committed()) committed(Version(plan_.committed_version()), Timeline(plan_.committed_timeline()), effects);
   if (finalizing_) {

@@ -221,6 +221,7 @@ class WorkerMachine {
     wire::GpuCounters gpu = {};
     std::optional<wire::LogFill> log = {};  // none: nothing is logged
     std::string disk_trouble = {};          // why the disk takes no results at present; empty: nothing is wrong
+    std::optional<wire::Blocked> blocked = {};  // likewise
   };
   void set_progress(Progress progress);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "recovery/limits.h"
 #include "recovery/text.h"
 #include "worker/logged.h"
+#include "worker/progress.h"
 #include "worker/schedule/copies.h"
 
 namespace warren::worker {
@@ -1778,6 +1780,53 @@ void Engine::publish_waits() {
       group->point_shown = true;
     }
   }
+}
+
+std::optional<wire::Blocked> Engine::blocked() const {
+  const bool goes_on = light_ != nullptr || question_ || !wanted_.empty() || has_work_outside() ||
+                       has_work_elsewhere() || has_exchange_under_way() || has_trouble() ||
+                       (recall_ != nullptr && !recall_->replayer().idle());
+  if (!open_ || failed_ || stopped() || goes_on || groups_.size() > limits::kMaxBlockedGroups) return std::nullopt;
+  wire::Blocked blocked;
+  for (const auto& [id, group] : groups_) {
+    if (!describe_blocked(*group, blocked)) return std::nullopt;
+  }
+  // What a group that was destroyed here has sent may still be on its way.
+  for (const auto& [id, group] : departed_) {
+    if (!group->points.describe_blocked(id, blocked)) return std::nullopt;
+  }
+  std::ranges::sort(*blocked.mutable_sent(), {},
+                    [](const wire::SentMessages& s) { return std::pair(s.group(), s.peer()); });
+  return blocked;
+}
+
+bool Engine::describe_blocked(const Group& group, wire::Blocked& blocked) const {
+  wire::BegunRounds& begun = *blocked.add_begun();
+  begun.set_group(group.id.value);
+  begun.set_version(version_.value);
+  begun.set_rounds(group.rounds_done + (group.active != nullptr ? 1 : 0));
+  if (group.active != nullptr) {
+    const Call& call = *group.active;
+    // A set-up round has a name and no place among the others; and of what is final somewhere a part may be on its way.
+    if (group.phase != Phase::kRuns || is_setup(call.round) || !group.final.empty() || group.executor.done() ||
+        group.executor.awaits_input() || group.executor.awaits_elsewhere() || group.executor.settling() ||
+        static_cast<std::size_t>(blocked.calls_size()) == limits::kMaxBlockedCalls) {
+      return false;
+    }
+    wire::CurrentRound& told = *blocked.add_calls();
+    tell(call.round, call.fingerprint, told);
+    std::set<Rank> needed;
+    for (const RoundBoard::Waited& w : group.executor.waiting_for(RoundBoard::kRanks)) {
+      if (w.receives) needed.insert(w.rank);
+    }
+    const Collective collective = call.spec.collective;
+    const bool from_root = collective == Collective::kBroadcast || collective == Collective::kScatter;
+    if (from_root && call.spec.count != 0 && call.spec.root != group.rank) {
+      needed.insert(group.members[static_cast<std::size_t>(call.spec.root)]);
+    }
+    for (const Rank rank : needed) told.add_waiting_for(static_cast<std::uint32_t>(rank.value));
+  }
+  return group.points.describe_blocked(group.id, blocked);
 }
 
 std::vector<std::string> Engine::describe_waits() const {

@@ -266,6 +266,9 @@ class Engine {
   [[nodiscard]] bool has_unposted() const { return light_ != nullptr; }
   // Writes to the board whom the rounds under way wait for. For the owner's slow path, before it sleeps.
   void publish_waits();
+  // All calls under way, if none of them can go on before another rank begins something: nothing of them is on its way,
+  // and nothing is to be done here. Says nothing of the program, and leaves the time open. Nothing: one may go on.
+  [[nodiscard]] std::optional<wire::Blocked> blocked() const;
   // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way, and one for what is replayed:
   // "rank 0 replays round 3.17 from rank 2".
   [[nodiscard]] std::vector<std::string> describe_waits() const;
@@ -454,6 +457,7 @@ class Engine {
   void check(Group& group);
   void settle(Group& group);
   bool settle_published();
+  [[nodiscard]] bool describe_blocked(const Group& group, wire::Blocked& blocked) const;
   void begin_question();
   void look_at_question();
   void answered(const Inquiry::Answer& answer);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -651,6 +652,37 @@ bool PointChannels::busy() const {
     if (sends || !p.wanted.empty() || (p.arriving && p.arriving->call != nullptr)) return true;
   }
   return false;
+}
+
+bool PointChannels::describe_blocked(GroupId group, wire::Blocked& blocked) const {
+  std::map<Rank, const Peer*> by_rank;
+  for (const auto& [peer, p] : peers_) by_rank.emplace(members_[static_cast<std::size_t>(peer)], &p);
+  for (const auto& [rank, p] : by_rank) {
+    const bool sends =
+        std::any_of(p->sending.begin(), p->sending.end(), [](const auto& s) { return s.call != nullptr; });
+    if (sends || p->arriving || (!p->wanted.empty() && !p->link)) return false;
+    if (!p->link) continue;
+    if (static_cast<std::size_t>(blocked.sent_size()) == limits::kMaxBlockedLinks) return false;
+    wire::SentMessages& sent = *blocked.add_sent();
+    sent.set_group(group.value);
+    sent.set_peer(static_cast<std::uint32_t>(rank.value));
+    sent.set_messages(p->sent);
+    sent.set_leaving(!p->knows || !p->sending.empty());
+    if (p->wanted.empty()) continue;
+    if (static_cast<std::size_t>(blocked.calls_size()) == limits::kMaxBlockedCalls) return false;
+    const CallSpec& spec = p->wanted.begin()->second->spec;
+    wire::CurrentRound& call = *blocked.add_calls();
+    call.set_timeline(timeline_.value);
+    call.set_group(group.value);
+    call.set_version(version_.value);
+    call.set_collective(static_cast<std::uint32_t>(Collective::kPoint));
+    call.set_type(static_cast<std::uint32_t>(spec.type));
+    call.set_root(spec.tag);
+    call.set_count(p->received);
+    call.set_site(spec.site);
+    call.add_waiting_for(static_cast<std::uint32_t>(rank.value));
+  }
+  return true;
 }
 
 std::vector<Rank> PointChannels::receivers() const {

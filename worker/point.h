@@ -90,6 +90,9 @@ class PointChannels {
   [[nodiscard]] std::vector<Call*> abandon();
   // A call has not finished.
   [[nodiscard]] bool busy() const;
+  // Adds receives that wait and what has been sent (wire::Blocked). False: a call of these may end by itself, as its
+  // message is on its way, or there is more to be told than a heartbeat holds.
+  [[nodiscard]] bool describe_blocked(GroupId group, wire::Blocked& blocked) const;
   // Ranks of the job from which a message is due, and those that have not taken all of one.
   [[nodiscard]] std::vector<Rank> senders() const;
   [[nodiscard]] std::vector<Rank> receivers() const;

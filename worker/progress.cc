@@ -23,7 +23,23 @@ std::uint32_t narrow(std::int64_t ms) {
 
 }  // namespace
 
+void tell(const RoundId& round, const Fingerprint& fingerprint, wire::CurrentRound& r) {
+  r.set_timeline(round.timeline.value);
+  r.set_group(round.group.value);
+  r.set_version(round.version.value);
+  r.set_sequence(round.sequence.value);
+  r.set_collective(static_cast<std::uint32_t>(fingerprint.collective));
+  r.set_type(static_cast<std::uint32_t>(fingerprint.type));
+  r.set_op(static_cast<std::uint32_t>(fingerprint.op));
+  r.set_algorithm(fingerprint.algorithm);
+  r.set_root(fingerprint.root);
+  r.set_count(fingerprint.count);
+  r.set_shape(fingerprint.shape);
+  r.set_site(fingerprint.site);
+}
+
 void ProgressReporter::restart() {
+  blocked_ = nullptr;
   waiting_.clear();
   sampled_.reset();
   part_ = {};
@@ -170,23 +186,19 @@ WorkerMachine::Progress ProgressReporter::read(const RoundBoard& board, TimeMs n
     const WaitingRound w{entry.round, entry.fingerprint.shape, waits, same ? before->second.since : now};
     waiting.emplace(entry.round.group, w);
     wire::CurrentRound& r = progress.rounds.emplace_back();
-    r.set_timeline(entry.round.timeline.value);
-    r.set_group(entry.round.group.value);
-    r.set_version(entry.round.version.value);
-    r.set_sequence(entry.round.sequence.value);
-    r.set_collective(static_cast<std::uint32_t>(entry.fingerprint.collective));
-    r.set_type(static_cast<std::uint32_t>(entry.fingerprint.type));
-    r.set_op(static_cast<std::uint32_t>(entry.fingerprint.op));
-    r.set_algorithm(entry.fingerprint.algorithm);
-    r.set_root(entry.fingerprint.root);
-    r.set_count(entry.fingerprint.count);
-    r.set_shape(entry.fingerprint.shape);
-    r.set_site(entry.fingerprint.site);
+    tell(entry.round, entry.fingerprint, r);
     for (const auto& waited : entry.waiting_for) r.add_waiting_for(static_cast<std::uint32_t>(waited.rank.value));
     r.set_waited_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(now - w.since, 0)));
   }
   waiting_ = std::move(waiting);
   finished_ = progress.rounds_finished;
+  auto blocked = board.blocked();
+  if (blocked != blocked_) blocked_since_ = now;
+  blocked_ = std::move(blocked);
+  if (blocked_ != nullptr) {
+    progress.blocked = *blocked_;
+    progress.blocked->set_blocked_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(now - blocked_since_, 0)));
+  }
   return progress;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -13,6 +14,9 @@
 #include "worker/round_board.h"
 
 namespace warren::worker {
+
+// Writes which round it is, and what is called, into a heartbeat's entry.
+void tell(const RoundId& round, const Fingerprint& fingerprint, wire::CurrentRound& r);
 
 // The control thread's; the simulator's workers have one each.
 class ProgressReporter {
@@ -56,8 +60,10 @@ class ProgressReporter {
   [[nodiscard]] std::optional<wire::Activity> activity(const RoundBoard& board, TimeMs now) const;
 
   const std::int64_t sample_ms_;
-  std::uint64_t finished_ = 0;               // rounds, by then
-  std::map<GroupId, WaitingRound> waiting_;  // a group's round, since the first heartbeat that saw it
+  std::uint64_t finished_ = 0;                    // rounds, by then
+  std::map<GroupId, WaitingRound> waiting_;       // a group's round, since the first heartbeat that saw it
+  std::shared_ptr<const wire::Blocked> blocked_;  // as the board showed it last
+  TimeMs blocked_since_;
   std::optional<TimeMs> sampled_;
   std::uint64_t replayed_ = 0;  // rounds, by then
   std::vector<LinkSeen> seen_;  // by peer

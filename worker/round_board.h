@@ -5,12 +5,16 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "recovery/frame.h"
 #include "recovery/ids.h"
+#include "recovery/messages.pb.h"
 #include "storage/host_log.h"
 
 namespace warren::worker {
@@ -72,6 +76,17 @@ class RoundBoard {
     const std::uint64_t n = open(s);
     s.busy.store(false, std::memory_order_release);
     close(s, n);
+  }
+
+  // This life can do nothing before another rank begins something (wire::Blocked, but for its time); null: it may. Each
+  // change is a new object.
+  void show_blocked(std::shared_ptr<const wire::Blocked> blocked) {
+    const std::lock_guard lock(blocked_mutex_);
+    blocked_ = std::move(blocked);
+  }
+  [[nodiscard]] std::shared_ptr<const wire::Blocked> blocked() const {
+    const std::lock_guard lock(blocked_mutex_);
+    return blocked_;
   }
 
   // Rounds under way. A slot that is being written is skipped after a few tries: the next heartbeat shows it.
@@ -176,6 +191,8 @@ class RoundBoard {
   }
 
   std::array<Slot, kSlots> slots_{};
+  mutable std::mutex blocked_mutex_;  // held for the copy of a pointer, where nothing has moved for long
+  std::shared_ptr<const wire::Blocked> blocked_;
   std::vector<Link> links_;  // by rank of the job
 };
 

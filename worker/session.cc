@@ -50,6 +50,8 @@ constexpr int kLooksAtOnce = 24;
 constexpr auto kAskForName = std::chrono::milliseconds(200);
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
+// From one look at what calls wait for to the next, while nothing moves.
+constexpr std::chrono::milliseconds kBlockedLookInterval(900);
 // GPUs wake nobody: whoever sleeps looks at buffers that move after a while, which grows while nothing comes, to a
 // fifth of the time since: what comes is found a fifth later at most.
 constexpr auto kShortestMovePause = std::chrono::microseconds(20);
@@ -87,6 +89,18 @@ class Inside {
   const Inside* const outer_;
 };
 thread_local const Inside* Inside::innermost_ = nullptr;
+
+// Counts what it is for while it lives.
+class Counted {
+ public:
+  explicit Counted(int& count) : count_(count) { count_++; }
+  ~Counted() { count_--; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  int& count_;
+};
 
 // Calls a function of the program's outside the lock. What it throws goes no further than here: above are calls that
 // the engine still knows, and a thread of the library.
@@ -958,6 +972,7 @@ void Session::run_callbacks(std::unique_lock<std::mutex>& lock) {
     std::vector<std::shared_ptr<Call>> calls;
     calls.swap(engine_.finished_calls());
     std::erase_if(calls, [](const auto& call) { return call->callback == nullptr; });
+    const Counted calls_back(calling_back_);
     lock.unlock();
     for (const auto& call : calls) call_back(*call);
     lock.lock();
@@ -1278,6 +1293,26 @@ void Session::abandon_call(std::unique_lock<std::mutex>& lock) {
                                         " ended with an exception, most likely for want of memory"));
 }
 
+// Shows on the board that this rank's calls wait for what other ranks have not begun, or that they do not. While a
+// thread waits in a call, no other begins one (c_api.cc).
+void Session::look_whether_blocked() {
+  const auto time = std::chrono::steady_clock::now();
+  if (time < next_blocked_look_) return;
+  next_blocked_look_ = time + kBlockedLookInterval;
+  const bool may_call = awaiting_job_ != 0 || calling_back_ != 0 || !batch_.empty() || sends_batch_ || states_move();
+  std::optional<wire::Blocked> blocked = may_call ? std::nullopt : engine_.blocked();
+  if (!blocked) return show_unblocked();
+  if (shown_blocked_ != nullptr && shown_blocked_->SerializeAsString() == blocked->SerializeAsString()) return;
+  shown_blocked_ = std::make_shared<const wire::Blocked>(std::move(*blocked));
+  board_.show_blocked(shown_blocked_);
+}
+
+void Session::show_unblocked() {
+  if (shown_blocked_ == nullptr) return;
+  shown_blocked_ = nullptr;
+  board_.show_blocked(nullptr);
+}
+
 template <class Done>
 void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   if (done()) {
@@ -1285,16 +1320,13 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     yield_to_control(lock);
     return hand_over();
   }
-  struct Caller {
-    explicit Caller(int& count) : count_(count) { count_++; }
-    ~Caller() { count_--; }
-    int& count_;
-  };
   struct Unwatch {
     ~Unwatch() { watched = false; }
     bool& watched;
   };
-  std::optional<Caller> caller(callers_);
+  std::optional<Counted> caller(callers_);
+  bool slept = false;  // and nothing has moved since
+  show_unblocked();
   const Inside here(*this);  // reductions run in here
   int idle = 0;
   std::chrono::steady_clock::time_point idle_since, next_log;
@@ -1307,6 +1339,8 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     if (!engine_.finished_calls().empty()) run_callbacks(lock);
     if (moved) {
       idle = 0;
+      slept = false;
+      show_unblocked();
       if (callers_ > 1) changed_.notify_all();
       yield_to_control(lock);
       continue;
@@ -1332,6 +1366,11 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     // Another look at what is posted comes before the sleep.
     if (engine_.post_all()) continue;
     log_waits(next_log);
+    if (std::exchange(slept, true)) {
+      look_whether_blocked();
+    } else {
+      next_blocked_look_ = std::chrono::steady_clock::now() + kBlockedLookInterval;
+    }
     if (watched_) {
       // Both would sleep on the same descriptors, and who is sooner takes away what wakes the other.
       changed_.wait_for(lock, std::chrono::milliseconds(kSleepMs));
@@ -1346,6 +1385,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     idle = 0;
   }
   caller.reset();
+  show_unblocked();
   hand_over();
 }
 
@@ -1874,6 +1914,7 @@ Result<Session::State> Session::load() {
     result.reset();
     waits_for_ =
         "load_checkpoint waits for the tracker to say where the program starts, or for the copies of its state";
+    const Counted waits(awaiting_job_);
     drive(lock, [&] {
       if (!result) result = checkpoints_->loaded();
       return result || engine_.stopped();
@@ -1896,6 +1937,7 @@ bool Session::await_verdict(std::unique_lock<std::mutex>& lock, Epoch asked_in, 
   gap.checkpoint = load_from_;
   control_->log_gap(asked_in, std::move(gap));
   waits_for_ = "load_checkpoint waits for the tracker to say what becomes of the job: " + lost.describe();
+  const Counted waits(awaiting_job_);
   drive(lock, [&] { return engine_.stopped() || transport_.epoch() != asked_in; });
   waits_for_.clear();
   return !engine_.stopped();
@@ -1956,6 +1998,7 @@ Status Session::end_calls(std::unique_lock<std::mutex>& lock) {
 // Waits for the commit of the checkpoint before.
 Status Session::await_commit(std::unique_lock<std::mutex>& lock) {
   waits_for_commit_ = true;
+  const Counted waits(awaiting_job_);
   drive(lock, [&] { return checkpoints_->may_take() || engine_.stopped() || (coming_ && !coming_->failure.ok()); });
   waits_for_commit_ = false;
   return engine_.stopped() ? gone() : give_state(lock);
@@ -2147,6 +2190,7 @@ Status Session::finalize() {
   if (finished_) return {};
   if (const Status given = give_state(lock); !given.ok()) return given;
   waits_for_commit_ = states_move();
+  const Counted waits(awaiting_job_);
   drive(lock, [&] { return !states_move() || engine_.stopped(); });
   waits_for_commit_ = false;
   if (!failed_.ok()) return failed_;

@@ -204,6 +204,8 @@ class Session final : private DataPath {
   template <class Done>
   void drive(std::unique_lock<std::mutex>& lock, Done done);
   void yield_to_control(std::unique_lock<std::mutex>& lock);
+  void look_whether_blocked();
+  void show_unblocked();
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
   void stay_out(std::unique_lock<std::mutex>& lock);
   bool work_outside(std::unique_lock<std::mutex>& lock);
@@ -334,8 +336,12 @@ class Session final : private DataPath {
   std::atomic<bool> moves_exchanged_ = false;  // likewise, at what they exchange; changes under the lock
   std::optional<TimeMs> hangs_since_;          // that thread: an epoch's communicator does not end
   Status failed_;
-  int callers_ = 0;  // threads inside drive()
-  int looks_ = 0;    // for a message of a small round, before others get the core; none where they need it
+  int callers_ = 0;       // threads inside drive()
+  int awaiting_job_ = 0;  // of those, how many wait for something else than calls
+  int calling_back_ = 0;  // callbacks that run
+  std::chrono::steady_clock::time_point next_blocked_look_;
+  std::shared_ptr<const wire::Blocked> shown_blocked_;  // on the board
+  int looks_ = 0;  // for a message of a small round, before others get the core; none where they need it
   SpareCore core_;
   bool watched_ = false;   // one of them sleeps on the links, and the others until it tells
   std::string waits_for_;  // beside calls; for the log

@@ -401,6 +401,20 @@ void SimWorker::rest() {
   if (engine_.has_unposted()) return spin();
   if (opened_) engine_.publish_waits();
   board_.asleep.store(engine_.outstanding() > 0 || loading_ || waits_for_commit_ || leaving_ ? 1 : 0);
+  show_blocked();
+}
+
+// What Session shows of a program that waits in its calls.
+void SimWorker::show_blocked() {
+  const bool waits = std::ranges::any_of(calls_, [](const auto& c) { return !c->reaped && c->step.blocking; });
+  const bool may_call = !waits || computing_ || loading_ || waits_for_commit_ || leaving_ || exiting_ || !opened_;
+  auto blocked = may_call ? std::nullopt : engine_.blocked();
+  const auto shown = board_.blocked();
+  if (!blocked) {
+    if (shown != nullptr) board_.show_blocked(nullptr);
+  } else if (shown == nullptr || shown->SerializeAsString() != blocked->SerializeAsString()) {
+    board_.show_blocked(std::make_shared<const wire::Blocked>(std::move(*blocked)));
+  }
 }
 
 // What Session::drive does before it sleeps.
@@ -1529,6 +1543,7 @@ void SimWorker::issue(std::size_t position) {
       advance();
     });
   }
+  if (world_.deadlock() && waits_in_circle(step)) return;
   const bool can_alter = step.collective != Collective::kPoint && program_.members(step).size() > 1;
   if (can_alter && world_.strays(worker_id())) {
     desynced_ = true;
@@ -1540,6 +1555,31 @@ void SimWorker::issue(std::size_t position) {
     return;
   }
   submit(std::move(step), *place, false);
+}
+
+// Whether this rank receives what nobody sends, in the place of the next step: as Deadlock says.
+bool SimWorker::waits_in_circle(const ProgramStep& next) {
+  const Deadlock& deadlock = *world_.deadlock();
+  // One in which no rank can end before all have entered it: what a rank still sends may leave without the other's
+  // help.
+  const bool needs_all = next.collective == Collective::kBarrier ||
+                         (next.collective == Collective::kAllreduce && next.count != 0) ||
+                         (next.collective == Collective::kAllgather && next.count != 0);
+  const bool counts = next.group == 0 && next.blocking && !next.setup && needs_all;
+  if (!counts || attempt() != 0 || world_rounds_++ != deadlock.round) return false;
+  judge_.excuse_rollback();
+  const bool receives = rank_ == Rank(0) || (rank_ == Rank(1) && deadlock.what == Deadlock::What::kReceives);
+  if (!receives) return false;
+  ProgramStep step;
+  step.index = next.index;
+  step.version = next.version;
+  step.collective = Collective::kPoint;
+  step.receiver = rank_.value;
+  step.root = 1 - rank_.value;
+  step.tag = 1'000'000;
+  step.count = 8;
+  submit(std::move(step), rank_.value, true);
+  return true;
 }
 
 // Another byte, or another length.

@@ -175,6 +175,7 @@ class SimWorker final : private SimTransport::Owner {
   void set_progress();
   void sample();
   void rest();
+  void show_blocked();
   void spin();
   void run_effects(std::vector<WorkerEffect> effects);
   void carry_out(const WorkerEffect& effect, bool last, std::vector<WorkerEffect>& more);
@@ -233,6 +234,7 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] std::optional<bool> meets(const ProgramStep& step);
   [[nodiscard]] bool make_again();
   void issue(std::size_t position);
+  [[nodiscard]] bool waits_in_circle(const ProgramStep& next);
   bool alter(ProgramStep& step);
   void alter(std::vector<std::byte>& state, Random& draws);
   void submit(ProgramStep step, std::int32_t place, bool altered);
@@ -310,6 +312,7 @@ class SimWorker final : private SimTransport::Owner {
 
   std::vector<std::size_t> order_;
   std::size_t position_ = 0;
+  std::uint64_t world_rounds_ = 0;          // blocking ones that it has come to; counted where the program deadlocks
   std::optional<std::size_t> after_setup_;  // a life that has loaded goes on there once it has set itself up
   Version program_version_;
   bool loaded_ = false;  // a later version than the first

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "chaos/sim/deadlock.h"
 #include "chaos/sim/faults.h"
 #include "chaos/sim/mutant.h"
 #include "chaos/sim/random.h"
@@ -82,6 +83,10 @@ class World {
   [[nodiscard]] Micros drag_us(Straggler::What what, Rank rank, const std::string& worker_id);
   [[nodiscard]] Micros drag_us(Rank rank, Rank peer) const;
 
+  // The program of the workers' first lives has this fault.
+  void program_deadlocks(const Deadlock& deadlock) { deadlock_ = deadlock; }
+  [[nodiscard]] const std::optional<Deadlock>& deadlock() const { return deadlock_; }
+
   // Everything that happens is noted; two runs of a seed must give the same digest.
   void note(std::uint64_t what);
   void note(std::string_view bytes);
@@ -129,6 +134,7 @@ class World {
   std::string verdict_, stray_, other_;
   std::set<std::pair<Timeline, Version>> other_places_;
   std::optional<Straggler> straggler_;
+  std::optional<Deadlock> deadlock_;
   std::string slow_worker_;  // where the straggler goes with it, once it is known
 
   [[nodiscard]] Micros drag_now_us() const;

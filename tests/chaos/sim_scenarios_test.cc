@@ -34,6 +34,28 @@ TEST(Scenario, TheTrackerDiesBeforeEachEffectOfAJob) {
   EXPECT_GT(restored, 0u);
 }
 
+// A program whose ranks wait for each other: it hears so, its next lives start from the newest checkpoint, and nobody
+// waits for ever.
+TEST(Scenario, CallsThatWaitForEachOtherEndInDesync) {
+  std::uint64_t found = 0, runs = 0;
+  for (const auto what : {Deadlock::What::kReceives, Deadlock::What::kReceiveAndRound}) {
+    for (std::uint64_t seed = 1; seed <= seeds(12); ++seed) {
+      for (const std::uint32_t size : {2u, 3u, 5u}) {
+        for (const std::uint32_t replicas : {0u, 2u}) {
+          SimOptions options = calm(size, seed);
+          options.replicas = replicas;
+          options.deadlock = {what, seed % 3};
+          const SimOutcome o = simulate(options);
+          ASSERT_EQ(o.verdict, "") << "K=" << size << " seed " << seed;
+          found += tracker(o, "deadlock");
+          ++runs;
+        }
+      }
+    }
+  }
+  EXPECT_GT(found, runs / 2) << "a short program does not come to the place";
+}
+
 // A job with checkpoints enough, of three ranks on machines of their own.
 SimOptions checkpoints(std::uint64_t first_seed) {
   SimOptions options = calm(3, first_seed);

@@ -74,6 +74,23 @@ TEST(DeviceProcesses, AreKilledInARoundAndGiveTheBitsOfTheCpu) {
   }
 }
 
+// Calls that wait for each other end in an error that names them, and a program that only seems to stand still is left
+// alone.
+TEST(Deadlock, CallsThatCannotEndAreNamed) {
+  const testing::TempDir folder;
+  const auto run = [&](const std::string& how) {
+    const std::string command = std::string(WARREN_CLI) + " run -n 2 --restarts=0 -- " + WARREN_CIRCLER + " " + how +
+                                " >" + (folder / how) + " 2>&1";
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  for (const std::string how : {"receives", "groups"}) {
+    EXPECT_EQ(run(how), static_cast<int>(ErrorCode::desync)) << how << "\n" << file_text(folder / how);
+    EXPECT_THAT(file_text(folder / how), HasSubstr("calls wait for each other in a circle and cannot end: rank 0"));
+  }
+  EXPECT_EQ(run("late"), 0) << file_text(folder / "late");
+}
+
 // Two workers whose results fill their logs several times.
 struct Filled {
   int code = -1;

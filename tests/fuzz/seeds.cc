@@ -119,6 +119,11 @@ void envelopes() {
     heartbeat->mutable_gpu()->set_inputs_lent(56);
     heartbeat->mutable_gpu()->set_finals_from_gpus(78);
     heartbeat->mutable_gpu()->set_rounds_exchanged(90);
+    auto* blocked = heartbeat->mutable_blocked();
+    blocked->set_blocked_ms(6000);
+    *blocked->add_calls() = *round;
+    blocked->add_begun()->set_rounds(18);
+    blocked->add_sent()->set_messages(4);
     auto* activity = heartbeat->mutable_activity();
     activity->set_window_ms(10'000);
     activity->set_idle_ms(9000);

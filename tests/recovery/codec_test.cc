@@ -48,6 +48,20 @@ wire::Heartbeat heartbeat() {
   l.set_blocked_ms(7000);
   l.set_quiet_ms(40);
   l.set_usual_bytes_per_s(1 << 20);
+  wire::Blocked& b = *h.mutable_blocked();
+  b.set_blocked_ms(6000);
+  *b.add_calls() = h.rounds(0);
+  for (const std::uint64_t group : {0u, 7u}) {
+    wire::BegunRounds& begun = *b.add_begun();
+    begun.set_group(group);
+    begun.set_version(2);
+    begun.set_rounds(5);
+    wire::SentMessages& sent = *b.add_sent();
+    sent.set_group(group);
+    sent.set_peer(2);
+    sent.set_messages(9);
+    sent.set_leaving(group == 7);
+  }
   return h;
 }
 
@@ -880,6 +894,31 @@ TEST(Codec, AddressesAreNumeric) {
                             "1:2:3:4:5:6:7:8::"}) {
     EXPECT_FALSE(ok(wrong)) << wrong;
   }
+}
+
+TEST(Codec, WhatABlockedLifeSays) {
+  const auto check = [](auto change) { return after(heartbeat(), [&](auto& h) { change(*h.mutable_blocked()); }); };
+  EXPECT_EQ(check([](auto&) {}), "");
+  EXPECT_EQ(check([](auto& b) { b.set_blocked_ms(~0ULL); }), "blocked: 18446744073709551615 ms are over the limit");
+  EXPECT_EQ(check([](auto& b) {
+              for (int i = 0; i < 16; ++i) *b.add_calls() = b.calls(0);
+            }),
+            "blocked: 17 calls are over the limit of 16");
+  EXPECT_EQ(check([](auto& b) {
+              for (int i = 0; i < 31; ++i) b.add_begun();
+            }),
+            "blocked: 33 groups are over the limit of 32");
+  EXPECT_EQ(check([](auto& b) {
+              for (int i = 0; i < 31; ++i) b.add_sent();
+            }),
+            "blocked: 33 links are over the limit of 32");
+  EXPECT_EQ(check([](auto& b) { b.mutable_calls(0)->set_type(15); }), "round p.4 of group deadbeef: unknown type 15");
+  EXPECT_EQ(check([](auto& b) { *b.add_begun() = b.begun(0); }), "blocked: groups are not in rising order");
+  EXPECT_EQ(check([](auto& b) { b.mutable_begun(0)->set_version(~0ULL); }),
+            "blocked: version 18446744073709551615 is over the limit");
+  EXPECT_EQ(check([](auto& b) { *b.add_sent() = b.sent(1); }), "blocked: links for messages are not in rising order");
+  EXPECT_EQ(check([](auto& b) { b.mutable_sent(0)->set_peer(16384); }),
+            "peer of a link for messages 16384 is outside 0 to 16383");
 }
 
 TEST(Codec, Heartbeats) {

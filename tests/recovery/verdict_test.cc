@@ -287,6 +287,20 @@ TEST(Verdict, BytesThatDoNotArriveAreTheLinksFault) {
   EXPECT_EQ(Job(r).blamed(), "");
 }
 
+// Each has sent what the other does not read, as that is in another round: calls in opposite order.
+TEST(Verdict, RanksThatWaitForEachOtherInDifferentRoundsHaveNoSlowLink) {
+  std::vector<Told> two(2);
+  two[0] = {.idle = 95, .links = {{1, 92, 90}}};
+  two[1] = {.idle = 95, .links = {{0, 92, 90}}};
+  two[0].links[0].usual = two[1].links[0].usual = 30 * kMb;
+  EXPECT_EQ(Job(two).blamed(), "slow_link 0>1, slow_link 1>0");
+  two[0].rounds = {round(1, 8, {1}, 9000)};
+  two[1].rounds = {round(1, 8, {0}, 9000)};
+  EXPECT_EQ(Job(two).blamed(), "slow_link 0>1, slow_link 1>0") << "in one round";
+  two[1].rounds[0].set_group(7);
+  EXPECT_EQ(Job(two).blamed(), "");
+}
+
 TEST(Verdict, ARankOverWhoseLinksNothingMovesIsCutOff) {
   std::vector<Told> r = ring({{2, 96, 0, 95, 1}, {2, 96, 0, 95, 94}, {2, 96, 0, 95, 94}, {2, 96, 0, 95, 1}});
   for (const std::size_t i : {1u, 2u, 3u}) {

@@ -1060,6 +1060,66 @@ void exchange(Mesh& mesh, GroupId group, std::int32_t value) {
   ASSERT_EQ(in, out);
 }
 
+TEST(Engine, WhoeverIsBlockedSaysInWhatAndHowFarItIs) {
+  Mesh mesh({});
+  exchange(mesh, kWorldGroup, 7);
+  std::vector<std::int32_t> in(5);
+  std::vector<float> x(4, 1.0f);
+  Call receive, sum;
+  receive.spec = point(in, 0, 6, false);
+  sum.spec = sum_of(x);
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, receive).ok());
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, sum).ok());
+  std::optional<wire::Blocked> a, b;
+  ASSERT_TRUE(mesh.run([&] {
+    a = mesh.engine(0).blocked();
+    b = mesh.engine(1).blocked();
+    return a && a->calls_size() == 1 && b && b->sent_size() == 1;
+  }));
+  EXPECT_EQ(a->calls(0).collective(), static_cast<std::uint32_t>(Collective::kAllreduce));
+  EXPECT_EQ(a->calls(0).sequence(), 0u);
+  ASSERT_EQ(a->begun_size(), 1);
+  EXPECT_EQ(a->begun(0).rounds(), 1u) << "the round that it is in";
+  ASSERT_EQ(a->sent_size(), 1);
+  EXPECT_EQ(a->sent(0).messages(), 1u);
+  EXPECT_FALSE(a->sent(0).leaving());
+  ASSERT_EQ(b->calls_size(), 1);
+  EXPECT_EQ(b->calls(0).collective(), static_cast<std::uint32_t>(Collective::kPoint));
+  EXPECT_EQ(b->calls(0).root(), 6) << "its tag";
+  EXPECT_EQ(b->calls(0).count(), 1u) << "one message has come";
+  EXPECT_EQ(b->calls(0).waiting_for(0), 0u);
+  EXPECT_EQ(b->begun(0).rounds(), 0u);
+}
+
+// It may be on its way to a rank that waits for it.
+TEST(Engine, WhoeverIsBlockedTellsWhatADestroyedGroupHasSent) {
+  Mesh mesh({});
+  make_pair_group(mesh, kPair);
+  std::vector<std::int32_t> out(5), in(5);
+  Call send, receive;
+  send.spec = point(out, 1, 1, true);
+  receive.spec = point(in, 1, 1, false);
+  ASSERT_TRUE(mesh.engine(0).submit(kPair, send).ok());
+  ASSERT_TRUE(mesh.run([&] { return send.finished.load(); }));
+  mesh.engine(0).remove_group(kPair);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, receive).ok());
+  const auto blocked = mesh.engine(0).blocked();
+  ASSERT_TRUE(blocked);
+  ASSERT_EQ(blocked->sent_size(), 2);
+  EXPECT_EQ(blocked->sent(1).group(), kPair.value);
+  EXPECT_GE(blocked->sent(1).messages(), 1u);
+}
+
+// Its message may leave as soon as there is room for it.
+TEST(Engine, WhoeverSendsIsNotBlocked) {
+  Mesh mesh({});
+  std::vector<std::int32_t> big(1 << 20);
+  Call send;
+  send.spec = point(big, 1, 5, true);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, send).ok());
+  EXPECT_EQ(mesh.engine(0).blocked(), std::nullopt);
+}
+
 TEST(Engine, WhatADestroyedGroupHasNotReceivedHoldsNobodyUp) {
   for (const std::uint32_t streams : {1u, 3u}) {
     Mesh::Options options;

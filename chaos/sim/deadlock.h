@@ -1,0 +1,17 @@
+// A fault of the program: ranks wait for each other in calls that cannot end.
+#pragma once
+
+#include <cstdint>
+
+namespace warren::chaos {
+
+struct Deadlock {
+  enum class What : std::uint8_t {
+    kReceives,         // ranks 0 and 1 receive from each other
+    kReceiveAndRound,  // rank 0 receives from rank 1, which enters the next round of the world
+  };
+  What what = What::kReceives;
+  std::uint64_t round = 0;  // before the blocking round of the world of this number (from 0) that needs all ranks
+};
+
+}  // namespace warren::chaos
