@@ -776,6 +776,7 @@ Status validate(const wire::Join& j) {
     if (j.settings().replicas() == 0) return bad("nothing is logged, and memory holds something");
     if (Status s = validate_logged(j.logged()); !s.ok()) return s.because_of_this("what memory holds");
   }
+  if (Status s = in_range("join timeout in ms", j.join_timeout_ms(), 0, limits::kMaxRoundTimeoutMs); !s.ok()) return s;
   if (Status s = in_range("epoch of the call", j.called(), 0, kMaxEpoch); !s.ok()) return s;
   if (!j.waits() && (j.spare() || j.called() != 0)) return bad("it does not wait, and is a spare");
   if (!j.waits() && j.settings().min_workers() != 0) return bad("the job may go on without it, and it does not wait");

@@ -412,6 +412,7 @@ TrackerMachine::Start TrackerMachine::start_from_disks() const {
 }
 
 void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start start, TimeMs now, Effects& effects) {
+  set_apart(effects);
   std::vector<const Waiting*> workers;
   for (const auto& [id, w] : waiting_) workers.push_back(&w);
   std::sort(workers.begin(), workers.end(), [](const Waiting* a, const Waiting* b) {
@@ -557,11 +558,12 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     if (p.rounds() != 0 || p.final_size() != 0 || p.closed()) *plan_.add_frontier() = std::move(p);
   }
   for (wire::Kept& k : start.kept) *plan_.add_kept() = std::move(k);
+  plan_.mutable_setups()->Add(start.setups.begin(), start.setups.end());
+  look_at_futile(before);
   name_absences(before);
   choose_detours(before, now, effects);
   choose_order(before, effects);
   if (kept_rounds != 0) count(Transition::planned_from_disks);
-  plan_.mutable_setups()->Add(start.setups.begin(), start.setups.end());
   survivors_setups_.clear();
   for (const auto& [worker, w] : waiting_) {
     if (!w.report) continue;
@@ -741,6 +743,8 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
 
 void TrackerMachine::interrupt_by_evidence(TimeMs now, Effects& effects) {
   std::vector<std::size_t> named(members_.size(), 0);
+  for (const Evidence& e : evidence_) note_futile(e);
+  if (end_for_unusable(now, effects)) return;
   for (const Evidence& e : evidence_) {
     // Where a relay has died, both ends lose the link.
     const RankPair pair = pair_of(static_cast<std::uint32_t>(e.reporter), static_cast<std::uint32_t>(e.peer));
@@ -989,7 +993,9 @@ std::vector<Testimony> TrackerMachine::testimonies(TimeMs now) const {
 // What is found is said, and then what is done about it (tracker_replace.cc, tracker_rewire.cc).
 void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
   // Who has lost a link waits for what will not come.
-  if (!evidence_.empty() || now < judge_from_) return;
+  // Nor is a program slow whose links never come up.
+  const bool futile = std::ranges::any_of(futile_, [](const auto& f) { return is_unusable(f.second); });
+  if (!evidence_.empty() || futile || now < judge_from_) return;
   const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
   const auto found = find_stragglers(testimonies(now), straggler_limits(timeout_ms()), name_of);
   const auto changes = watch_.look(found, now);

@@ -714,6 +714,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
                       "; start fewer workers, or use another job name",
                   effects);
   }
+  join_timeout_ms_ = std::max(join_timeout_ms_, static_cast<std::int64_t>(join.join_timeout_ms()));
   Waiting w;
   w.member.set_incarnation(who.value);
   w.member.set_worker_id(worker);
@@ -888,7 +889,10 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   if (h.beat() < m.beat) return count(Transition::out_of_turn);
   count(Transition::heartbeat);
   m.beat = h.beat();
-  if (h.rounds_finished() > m.rounds_finished) last_round_ = now;
+  if (h.rounds_finished() > m.rounds_finished) {
+    last_round_ = now;
+    futile_.clear();
+  }
   m.rounds_finished = h.rounds_finished();
   m.bytes_moved = h.bytes_moved();
   count_on(m, h.gpu());

@@ -524,6 +524,20 @@ class TrackerMachine {
   [[nodiscard]] bool reorders() const { return settings_.reorders() && rewires(); }
   [[nodiscard]] std::int64_t rewire_after_ms() const;
 
+  // Links that end one epoch after the other, in which nothing gets done (tracker_unusable.cc).
+  struct Futile {
+    int epochs = 0;
+    std::optional<TimeMs> since;  // the first one began
+    Epoch newest{};               // of them
+    std::string why_a, why_b;     // as the ends have said
+  };
+  [[nodiscard]] static bool is_unusable(const Futile& link);
+  void note_futile(const Evidence& e);
+  [[nodiscard]] bool has_untried_way(const RankPair& pair) const;
+  [[nodiscard]] bool end_for_unusable(TimeMs now, Effects& effects);
+  void set_apart(Effects& effects);
+  void look_at_futile(const wire::Plan& before);
+
   // How far the job is, and what of it keeps older names.
   struct Start {
     std::vector<wire::Position> frontier;
@@ -818,6 +832,8 @@ class TrackerMachine {
   std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
   std::set<RankPair> rewired_;                    // links that change with the next plan
   std::map<RankPair, std::string> hopeless_;      // why not by way of others, as long as these lives are there
+  std::map<RankPair, Futile> futile_;             // since anything got done
+  std::int64_t join_timeout_ms_ = 0;              // the longest of those that have joined; 0: not known
   std::set<RankPair> broken_detours_;             // in the epoch that ends
   std::set<RankPair> broken_before_;              // and in one before, between these lives
   std::map<RankPair, std::string> no_ways_;       // why a slow link's bytes take the same way, as was said

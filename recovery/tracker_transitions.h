@@ -45,6 +45,8 @@ namespace warren {
   X(suspect_told)                     \
   X(evidence_of_one_link)             \
   X(evidence_against_one_rank)        \
+  X(set_apart)                        \
+  X(unusable_ended)                   \
   X(round_failed)                     \
   X(desync)                           \
   X(deadlock)                         \

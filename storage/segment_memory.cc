@@ -77,7 +77,11 @@ Result<MappedSegment> map_segment(int fd, std::size_t bytes) {
   }
   void* at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) {
-    return Status(Code::kUnavailable, std::string("cannot map a log segment: ") + std::strerror(errno));
+    return Status(Code::kUnavailable, "cannot map a log segment of " + std::to_string(bytes) +
+                                          " bytes: " + std::strerror(errno) +
+                                          (errno == ENOMEM ? "; raise the limit on this process's address space "
+                                                             "(`ulimit -v`), or set a smaller log_memory_bytes"
+                                                           : ""));
   }
   // With the logs of other processes in it, this core dump would be as long as the host's whole log.
   (void)::madvise(at, bytes, MADV_DONTDUMP);

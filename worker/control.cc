@@ -270,6 +270,7 @@ Status Control::open(const Settings& settings) {
   wire::Join& join = options.join;
   join.set_worker_id(settings.worker_id);
   join.set_host_id(settings.host_id);
+  join.set_join_timeout_ms(static_cast<std::uint64_t>(settings.join_timeout_ms));
   join.set_domain_id(settings.domain_id);
   auto* endpoint = join.add_endpoints();
   endpoint->set_address(addresses.value().advertise);
@@ -330,9 +331,7 @@ Status Control::open_segments(const Settings& settings, const handshake::LinkKey
     connector_->mates_are_there();
     data_path_.open(epoch);
   };
-  events.failed = [this](Epoch epoch, Rank mate, const Status& why) {
-    link_broken(epoch, mate, "it has not mapped the log of this rank: " + why.describe());
-  };
+  events.failed = [this](Epoch epoch, Rank mate, const Status& why) { link_broken(epoch, mate, why.describe()); };
   events.warning = [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); };
   auto made = SegmentExchange::create(settings.job, link_key, self_, services_.segment, std::move(events));
   if (!made.ok()) return made.status();

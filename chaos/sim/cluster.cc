@@ -1553,6 +1553,7 @@ void Cluster::look_at_progress(Micros most_us) {
 SimOutcome Cluster::run() {
   if (setting_.mirror) judge_.mirrored();
   if (options_.straggler) world_.hold_up(*options_.straggler);
+  if (options_.bad_link) world_.cut_off(*options_.bad_link);
   if (options_.deadlock) world_.program_deadlocks(*options_.deadlock);
   make_slots();
   if (setting_.mirror) mirror_.emplace(setting_.world_size);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "chaos/sim/bad_link.h"
 #include "chaos/sim/deadlock.h"
 #include "chaos/sim/faults.h"
 #include "chaos/sim/kill_point.h"
@@ -70,6 +71,7 @@ struct SimOptions {
   std::optional<LoneCommit> lone_commit;
   std::optional<Straggler> straggler;
   std::optional<Deadlock> deadlock;  // of the workers' first lives
+  std::optional<BadLink> bad_link;
   // A life of a worker dies at its passage of this number (from 0) through a place, alone or with its machine.
   struct Death {
     std::size_t worker = 0;

@@ -41,7 +41,8 @@ void add_to(std::vector<std::uint64_t>& sum, const std::vector<std::uint64_t>& m
 // (sim_drain_test.cc, tracker_servers_test.cc); what a tracker tells a spare to follow goes over one connection, in
 // order, so nothing stale is heard there; a checkpoint that cannot be loaded is the newest, unless a journal is an
 // older copy of which nobody knows (tracker_rebuild_test.cc), and in mode shrink those who hold it seldom die while
-// others, who have loaded, live; drawn programs do not deadlock (sim_scenarios_test.cc).
+// others, who have loaded, live; drawn programs do not deadlock (sim_scenarios_test.cc), and links come up in the end
+// (tracker_unusable_test.cc).
 constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tracker.commit_desync",
                                             "tracker.finalizing_left",       "worker.log_gap_repeated",
                                             "tracker.survivors_interrupted", "tracker.frontier_torn",
@@ -58,7 +59,8 @@ constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tr
                                             "tracker.server_unknown",        "tracker.server_out_of_turn",
                                             "tracker.replaced_waits",        "tracker.reordered",
                                             "worker.follow_stale",           "tracker.other_checkpoint_lost",
-                                            "tracker.newcomer_cannot_load",  "tracker.deadlock"};
+                                            "tracker.newcomer_cannot_load",  "tracker.deadlock",
+                                            "tracker.unusable_ended"};
 
 void name_unhit(const char* machine, std::span<const char* const> names, const std::vector<std::uint64_t>& counts,
                 std::vector<std::string>& out) {

@@ -200,6 +200,9 @@ void SimTransport::try_connect(LinkId id, Micros deadline_us) {
   if (l.wire || !l.broken.ok()) return;
   SimTransport* peer = network_.find(members_->lives[static_cast<std::size_t>(l.peer.value)]);
   bool ready = peer != nullptr && peer->ready_in(members_->epoch);
+  if (relays_to(l.peer) == nullptr) {
+    ready = ready && !world_.is_bad(BadLink::What::kNoWay, members_->self, l.peer);
+  }
   std::vector<SimTransport*> by;
   if (const auto* relays = relays_to(l.peer)) {
     for (const Rank relay : *relays) {

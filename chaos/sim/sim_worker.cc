@@ -572,6 +572,8 @@ void SimWorker::install(const wire::Plan& plan) {
   }
   membership.self = rank_;
   lives_ = membership.lives;
+  hosts_of_ranks_.clear();
+  for (const wire::Member& m : plan.members()) hosts_of_ranks_.push_back(m.host_id());
   settings_ = plan.settings();
   membership.streams = settings_.streams();
   membership.checksums = settings_.checksums();
@@ -682,9 +684,13 @@ void SimWorker::give_segment() {
     const Incarnation life = lives_[at];
     if (std::ranges::find(present_, life) == present_.end()) continue;
     SimWorker* mate = life == self_ || given_to_.contains(life) ? nullptr : links_.mate(life);
-    if (mate == nullptr || mate->host() != host()) continue;
+    if (mate == nullptr || hosts_of_ranks_[at] != hosts_of_ranks_[static_cast<std::size_t>(rank_.value)]) continue;
     const Rank rank(static_cast<std::int32_t>(at));
     waiting->insert(rank);
+    if (world_.is_bad(BadLink::What::kNoMemory, rank_, rank)) {
+      link_closed(rank, "it cannot map the log segment of this rank");
+      continue;
+    }
     mate->later(world_.random.between(5, 300), [this, mate, rank, waiting, opens, epoch = plan_epoch_] {
       mate->map_segment(self_, shown_);
       later(world_.random.between(5, 100), [this, mate, rank, waiting, opens, epoch] {

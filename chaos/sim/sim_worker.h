@@ -301,8 +301,9 @@ class SimWorker final : private SimTransport::Owner {
   Version told_commit_;
   worker_effect::Committed committed_;
   Timeline timeline_;
-  std::vector<Incarnation> present_;  // lives of the plan that are not over, by rank
-  std::vector<Incarnation> lives_;    // of the plan, by rank
+  std::vector<Incarnation> present_;         // lives of the plan that are not over, by rank
+  std::vector<Incarnation> lives_;           // of the plan, by rank
+  std::vector<std::string> hosts_of_ranks_;  // likewise
   std::set<Epoch> epochs_;
   std::vector<wire::Position> frontier_;
   std::set<std::pair<GroupId, Sequence>> setups_completed_, setups_done_;  // by this life; by the plan

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "chaos/sim/bad_link.h"
 #include "chaos/sim/deadlock.h"
 #include "chaos/sim/faults.h"
 #include "chaos/sim/mutant.h"
@@ -83,6 +84,12 @@ class World {
   [[nodiscard]] Micros drag_us(Straggler::What what, Rank rank, const std::string& worker_id);
   [[nodiscard]] Micros drag_us(Rank rank, Rank peer) const;
 
+  // From now on, whether it is calm or not.
+  void cut_off(const BadLink& link) { bad_link_ = link; }
+  [[nodiscard]] bool is_bad(BadLink::What what, Rank rank, Rank peer) const {
+    return bad_link_ && bad_link_->what == what && bad_link_->is_between(rank, peer);
+  }
+
   // The program of the workers' first lives has this fault.
   void program_deadlocks(const Deadlock& deadlock) { deadlock_ = deadlock; }
   [[nodiscard]] const std::optional<Deadlock>& deadlock() const { return deadlock_; }
@@ -135,6 +142,7 @@ class World {
   std::set<std::pair<Timeline, Version>> other_places_;
   std::optional<Straggler> straggler_;
   std::optional<Deadlock> deadlock_;
+  std::optional<BadLink> bad_link_;
   std::string slow_worker_;  // where the straggler goes with it, once it is known
 
   [[nodiscard]] Micros drag_now_us() const;

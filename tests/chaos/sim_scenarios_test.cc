@@ -56,6 +56,34 @@ TEST(Scenario, CallsThatWaitForEachOtherEndInDesync) {
   EXPECT_GT(found, runs / 2) << "a short program does not come to the place";
 }
 
+// Two ranks that never reach each other in the usual way: their bytes take another one, and the job is done.
+TEST(Scenario, ALinkThatNeverComesUpIsGoneAround) {
+  for (std::uint64_t seed = 1; seed <= seeds(20); ++seed) {
+    SimOptions options = calm(3, seed);
+    options.replicas = 2;
+    options.hosts = {"a", "b", "c"};
+    options.rewires = true;
+    options.bad_link = {BadLink::What::kNoWay, Rank(0), Rank(1)};
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    ASSERT_EQ(tracker(o, "finished"), 1u) << "seed " << seed;
+    EXPECT_EQ(tracker(o, "set_apart"), 0u);
+  }
+}
+
+TEST(Scenario, RanksOfOneHostThatShareNoMemoryGoOnByTcp) {
+  for (std::uint64_t seed = 1; seed <= seeds(20); ++seed) {
+    SimOptions options = calm(3, seed);
+    options.replicas = 2;
+    options.hosts = {"a", "a", seed % 2 == 0 ? "a" : "b"};
+    options.bad_link = {BadLink::What::kNoMemory, Rank(0), Rank(1)};
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    ASSERT_EQ(tracker(o, "finished"), 1u) << "seed " << seed;
+    EXPECT_GE(tracker(o, "set_apart"), 1u) << "seed " << seed;
+  }
+}
+
 // A job with checkpoints enough, of three ranks on machines of their own.
 SimOptions checkpoints(std::uint64_t first_seed) {
   SimOptions options = calm(3, first_seed);

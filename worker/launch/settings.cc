@@ -647,8 +647,9 @@ std::string domain_of(const SystemFacts& facts) {
   return facts.host_name.empty() ? "unknown" : facts.host_name;
 }
 
-// "node7-8c1f03d2a96b": for people the machine's name; what follows is unique to this start of the machine and to these
-// namespaces. Processes share memory through /proc and Unix sockets: they must see each other's processes and files.
+// "node7-8c1f03d2a96b": for people the machine's name; what follows is unique to this start of the machine, to these
+// namespaces and to this user. Processes share memory through /proc and Unix sockets: they must see each other's
+// processes and files, and be the same user's.
 std::string host_of(const SystemFacts& facts) {
   constexpr std::size_t kMostOfName = 64;
   std::string out;
@@ -656,8 +657,8 @@ std::string host_of(const SystemFacts& facts) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (letter || (!out.empty() && (c == '.' || c == '-' || c == '_'))) out += c;
   }
-  const std::string unique =
-      facts.boot_id + "/" + facts.mount_namespace + "/" + facts.pid_namespace + "/" + facts.network_namespace;
+  const std::string unique = facts.boot_id + "/" + facts.mount_namespace + "/" + facts.pid_namespace + "/" +
+                             facts.network_namespace + "/" + facts.user;
   std::array<char, 16> digits{};
   (void)std::snprintf(digits.data(), digits.size(), "%012llx",
                       static_cast<unsigned long long>(XXH3_64bits(unique.data(), unique.size()) >> 16));
@@ -672,6 +673,7 @@ SystemFacts read_system_facts() {
   out.mount_namespace = namespace_inode("/proc/self/ns/mnt");
   out.pid_namespace = namespace_inode("/proc/self/ns/pid");
   out.network_namespace = namespace_inode("/proc/self/ns/net");
+  out.user = std::to_string(geteuid());
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) == 0) out.host_name = name.data();
   const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);

@@ -138,6 +138,7 @@ struct SystemFacts {
   std::string mount_namespace;  // inode numbers: equal for processes that see the same files and processes
   std::string pid_namespace;
   std::string network_namespace;  // ranks find each other's logs by sockets that show in one alone
+  std::string user;               // effective; processes of two users share no memory
   std::string host_name;
   std::uint64_t memory_bytes = 0;  // of the machine, or what the control groups of this process allow
 };

@@ -92,7 +92,9 @@ void SegmentExchange::begin_epoch(Membership membership, TimeMs now) {
     f.mate = mate;
     f.has.insert(mate.life);
     f.failed = false;
-    f.refused = {};
+    // It may be able to by now.
+    if (!f.refused.ok()) f.sent.erase(self_);
+    f.refused = f.cannot = {};
     f.retry_at = now;
     f.backoff_ms = kFirstBackoffMs;
   }
@@ -323,6 +325,7 @@ void SegmentExchange::on_message(Friend& f, SegmentChannel::Received received) {
     case SegmentMessage::Kind::kSegment: {
       const Status status = add(m.life, std::move(received.fd), m.value);
       if (!status.ok()) f.last_trouble = status.describe();
+      if (!status.ok() && m.life == f.mate.life) f.cannot = status;
       if (status.ok()) f.has.insert(m.life);
       f.channel->send({SegmentMessage::Kind::kAck, m.life, status.ok() ? 1u : 0u, 0});
       break;
@@ -363,10 +366,16 @@ void SegmentExchange::look(TimeMs now) {
   std::vector<std::pair<Rank, Status>> failed;
   bool all = true;
   for (auto& [life, f] : friends_) {
-    if (f.has.contains(self_) && f.heard >= epoch) continue;
+    if (f.has.contains(self_) && f.heard >= epoch && f.cannot.ok()) continue;
     all = false;
-    if (f.failed || (f.refused.ok() && now < deadline_)) continue;
+    if (f.failed || (f.refused.ok() && f.cannot.ok() && now < deadline_)) continue;
     f.failed = true;
+    if (!f.cannot.ok()) {
+      failed.emplace_back(f.mate.rank,
+                          f.cannot.because_of_this(Code::kPeerLost, "this rank shares no memory with rank " +
+                                                                        std::to_string(f.mate.rank.value)));
+      continue;
+    }
     const std::string what = "rank " + std::to_string(f.mate.rank.value) + " of this host " +
                              (f.has.contains(self_) ? "has not passed on the log segments that it keeps"
                                                     : "has not mapped this life's log segment");

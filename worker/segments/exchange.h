@@ -124,6 +124,7 @@ class SegmentExchange {
     std::set<std::uint32_t> lends;  // of its own, mapped here
     std::set<std::uint32_t> asks;   // likewise, whether it is mapped is still to be answered
     Status refused;                 // it could not map our own
+    Status cannot;                  // we could not map its own
     bool failed = false;            // reported in this epoch
     TimeMs retry_at;
     std::int64_t backoff_ms = 0;

@@ -34,6 +34,7 @@ const SystemFacts kFacts{.boot_id = "b00t",
                          .mount_namespace = "11",
                          .pid_namespace = "22",
                          .network_namespace = "33",
+                         .user = "44",
                          .host_name = "node",
                          .memory_bytes = 1000 * kMiB};
 
@@ -692,9 +693,11 @@ TEST(Settings, AHostIdIsReadableAndUnique) {
   ids.insert(host_of(other));
   other.network_namespace = "133";
   ids.insert(host_of(other));
+  other.user = "1044";  // processes of two users share no memory
+  ids.insert(host_of(other));
   other.host_name = "node2";
   ids.insert(host_of(other));
-  EXPECT_EQ(ids.size(), 6u);
+  EXPECT_EQ(ids.size(), 7u);
   other.host_name = "-a b\n/ä.c" + std::string(300, 'x');
   EXPECT_THAT(host_of(other), testing::StartsWith("ab.cxxx"));
   // What anybody can tell apart by these facts alone goes into the id: "1" + "22" is not "12" + "2".

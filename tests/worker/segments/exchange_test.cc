@@ -393,6 +393,28 @@ TEST_F(SegmentExchangeTest, AMateThatCannotMapOursSaysSo) {
   ASSERT_TRUE(run_until([&] { return !node(0).failed.empty(); }));
   EXPECT_THAT(node(0).failed.at(1).describe(), HasSubstr("could not map it"));
   EXPECT_TRUE(node(0).complete.empty());
+  ASSERT_TRUE(run_until([&] { return !node(1).failed.empty(); }));
+  EXPECT_THAT(node(1).failed.at(0).describe(), HasSubstr("no address space")) << "and why";
+  EXPECT_TRUE(node(1).complete.empty());
+}
+
+// It is asked again in each epoch, and need not be waited for.
+TEST_F(SegmentExchangeTest, AMateThatCouldNotMapOursIsAskedAgainInTheNextEpoch) {
+  add(0, 100);
+  add(1, 101).refuse = Status(Code::kUnavailable, "no address space");
+  begin_all(1);
+  ASSERT_TRUE(run_until([&] { return !node(0).failed.empty() && !node(1).failed.empty(); }));
+  for (const auto& [r, n] : nodes_) {
+    n->exchange->end_epoch();
+    n->failed.clear();
+  }
+  begin_all(2);
+  ASSERT_TRUE(run_until([&] { return !node(0).failed.empty() && !node(1).failed.empty(); }));
+  EXPECT_THAT(node(0).failed.at(1).describe(), HasSubstr("could not map it"));
+  for (const auto& [r, n] : nodes_) n->exchange->end_epoch();
+  node(1).refuse = Status();
+  begin_all(3);
+  EXPECT_TRUE(run_until_all(3));
 }
 
 TEST_F(SegmentExchangeTest, WhoDoesNotHoldTheKeyOrIsOfAnotherJobGetsNothing) {
