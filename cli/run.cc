@@ -61,6 +61,9 @@ DEFINE_string(rewire, "", "0: bytes never go by way of other workers around a sl
 DEFINE_string(deterministic, "",
               "0: the ring may go around a slow link in another order, which rounds otherwise (default 1)");
 DEFINE_string(timeline, "", "a file that gets a Chrome trace of what the workers do; one that is there is replaced");
+DEFINE_string(hang_timeout_ms, "",
+              "how long a worker's program may be outside of calls while others wait for it, in milliseconds, before "
+              "the worker is ended and started again (default 0: as long as it likes)");
 DEFINE_string(drain_ms, "", "how long workers may take to leave after SIGTERM, in milliseconds (default 10000)");
 DEFINE_string(preemption_notice, "", "ask this cloud whether the machine is taken away: aws, google or azure");
 DEFINE_string(preemption_url, "",
@@ -141,6 +144,7 @@ Variables from_flags() {
   if (FLAGS_max_workers != 0) out["WARREN_MAX_WORKERS"] = std::to_string(FLAGS_max_workers);
   put("WARREN_GRACE_MS", FLAGS_grace_ms);
   put("WARREN_DRAIN_MS", FLAGS_drain_ms);
+  put("WARREN_HANG_TIMEOUT_MS", FLAGS_hang_timeout_ms);
   put("WARREN_TIMELINE", FLAGS_timeline);
   // 0: they are elsewhere, and may take the places of workers here all the same.
   if (FLAGS_spares >= 0) out["WARREN_SPARES"] = std::to_string(std::max(1, FLAGS_spares));
@@ -470,6 +474,7 @@ const Command kRunCommand = {
               "resize",
               "on_rollback",
               "drain_ms",
+              "hang_timeout_ms",
               "timeline",
               "preemption_notice",
               "preemption_url"},

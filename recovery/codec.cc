@@ -1117,6 +1117,7 @@ Status validate(const wire::Finished& f) {
 }
 
 Status validate(const wire::HeartbeatReply& r) {
+  if (Status s = in_range("time that others have waited in ms", r.awaited_ms(), 0, kMaxWaitedMs); !s.ok()) return s;
   if (!r.has_leave()) return {};
   const wire::LeaveRequest& l = r.leave();
   if (Status s = member_epoch(l.epoch()); !s.ok()) return s;

@@ -945,6 +945,8 @@ bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
                        now < m.heard + 3 * interval_ms(), m.rounds_finished, m.rounds, now - m.finalizing_since,
                        now - m.told, m.activity ? &*m.activity : nullptr, m.blocked ? &*m.blocked : nullptr});
   }
+  const std::vector<std::int64_t> awaited = awaited_outside(reports);
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) members_[rank].awaited_ms = awaited[rank];
   const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
   if (const auto found = find_disagreement(reports, timeout_ms(), settings_.check_call_sites(), name_of)) {
     if (found->wait && logged() && doubt(*found->wait)) {

@@ -923,6 +923,7 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   for (const wire::CurrentRound& r : h.rounds()) m.rounds.push_back(copy_of(r));
   wire::Envelope e = envelope_to(who);
   e.mutable_heartbeat_reply()->set_beat(h.beat());
+  if (m.rounds.empty()) e.mutable_heartbeat_reply()->set_awaited_ms(static_cast<std::uint64_t>(m.awaited_ms));
   if (asked && !leaves_->heard) {
     count(Transition::replace_told);
     wire::LeaveRequest& leave = *e.mutable_heartbeat_reply()->mutable_leave();

@@ -249,7 +249,8 @@ class TrackerMachine {
     std::uint64_t beat = 0;  // of the newest heartbeat: what an older one says, delivered again, is over
     TimeMs finalizing_since;
     TimeMs heard;
-    TimeMs told;  // `rounds`
+    TimeMs told;                  // `rounds`
+    std::int64_t awaited_ms = 0;  // as of the last look: awaited_outside()
     std::uint32_t attempt = 0;
     bool has_loaded = false;         // before this plan: it needs no checkpoint
     Epoch plan_epoch;                // of the plan that it had when it reported; 0: it is new

@@ -152,6 +152,20 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
   return std::nullopt;
 }
 
+std::vector<std::int64_t> awaited_outside(std::span<const RankReport> reports) {
+  std::vector<std::int64_t> awaited(reports.size(), 0);
+  for (const RankReport& report : reports) {
+    for (const wire::CurrentRound& r : report.rounds) {
+      for (const std::uint32_t peer : r.waiting_for()) {
+        const RankReport* const target = report_of(reports, peer);
+        if (target == nullptr || target->finalizing || !target->rounds.empty()) continue;
+        awaited[peer] = std::max(awaited[peer], static_cast<std::int64_t>(r.waited_ms()));
+      }
+    }
+  }
+  return awaited;
+}
+
 std::vector<WaitLine> describe_waits(std::span<const RankReport> reports, std::int64_t least_ms) {
   struct Found {
     const RankReport* waiter = nullptr;

@@ -57,6 +57,9 @@ struct Disagreement {
                                                             std::int64_t round_timeout_ms, bool check_call_sites,
                                                             const RankName& name);
 
+// By rank: for how long another rank has waited for this one, which has said that it is in no call; 0: none does.
+[[nodiscard]] std::vector<std::int64_t> awaited_outside(std::span<const RankReport> reports);
+
 struct WaitLine {
   Rank waiter;
   RoundId round;

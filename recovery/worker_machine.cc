@@ -509,6 +509,10 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
           (state_ == State::kJoining || state_ == State::kSpare || state_ == State::kSuspended)) {
         next_send_ = std::min(next_send_, now);
       }
+      if (state_ == State::kMember && e.heartbeat_reply().beat() == beat_) {
+        awaited_ms_ = static_cast<std::int64_t>(e.heartbeat_reply().awaited_ms());
+        awaited_at_ = now;
+      }
       if (e.heartbeat_reply().has_leave()) on_leave_request(e.heartbeat_reply().leave(), now, effects);
       return;
     default: return count(Transition::kOutOfTurn);
@@ -784,6 +788,7 @@ void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<Work
   progress_.rounds.clear();  // of the epoch before
   progress_.activity.reset();
   progress_.blocked.reset();
+  awaited_ms_ = 0;
   effects.emplace_back(Install{plan_});
   if (plan_.committed()) committed(Version(plan_.committed_version()), Timeline(plan_.committed_timeline()), effects);
   if (finalizing_) {
@@ -1189,6 +1194,11 @@ void WorkerMachine::begin_drain(TimeMs latest, const std::string& reason, TimeMs
           seconds(std::max<std::int64_t>(0, latest - now)),
       effects);
   if (state_ == State::kMember) send_heartbeat(now, effects);
+}
+
+std::int64_t WorkerMachine::awaited_ms(TimeMs now) const {
+  const bool lately = state_ == State::kMember && now - awaited_at_ < 3 * interval_ms();
+  return lately ? awaited_ms_ : 0;
 }
 
 void WorkerMachine::set_progress(Progress progress) {

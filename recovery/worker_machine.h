@@ -224,6 +224,8 @@ class WorkerMachine {
     std::optional<wire::Blocked> blocked = {};  // likewise
   };
   void set_progress(Progress progress);
+  // For how long another rank has waited for this one, which was in no call, as the tracker has said lately; 0: none.
+  [[nodiscard]] std::int64_t awaited_ms(TimeMs now) const;
 
   [[nodiscard]] State state() const;
   [[nodiscard]] Epoch epoch() const;
@@ -315,6 +317,8 @@ class WorkerMachine {
   TimeMs reported_;                       // when the first of them was
   Epoch stop_epoch_;                      // the data path of all epochs before it stops
   Status stop_why_;
+  std::int64_t awaited_ms_ = 0;  // as the tracker said in answer to the newest heartbeat, and when
+  TimeMs awaited_at_;
   std::optional<TimeMs> unbegun_since_;  // the job of which it is a spare has no plan
   Timeline follows_timeline_;
   Version follows_;        // the newest that it was told of with the plan that it has

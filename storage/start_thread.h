@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "recovery/result.h"
+#include "storage/own_threads.h"
 
 namespace warren {
 
@@ -35,7 +36,10 @@ template <class Body>
 [[nodiscard]] Status start_thread(std::thread& thread, Body body) {
   const SignalsBlocked here;
   try {
-    thread = std::thread(std::move(body));
+    thread = std::thread([body = std::move(body)]() mutable {
+      const OwnThread own;
+      body();
+    });
   } catch (const std::system_error& e) {
     return {Code::kUnavailable, std::string("cannot start a thread: ") + e.what() +
                                     "; the limit of this user (`ulimit -u`), or that of the container, allows no more"};

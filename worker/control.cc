@@ -24,12 +24,14 @@
 #include "worker/launch/netinfo.h"
 #include "worker/logged.h"
 #include "worker/plans.h"
+#include "worker/stacks.h"
 
 namespace warren::worker {
 namespace {
 
 constexpr int kLingerMs = 500;
 constexpr std::int64_t kLookAtDrainMs = 20;
+constexpr std::int64_t kStackTimeoutMs = 200;  // for one thread
 constexpr int kSendQueueMessages = 1000;
 constexpr const char* kMonitor = "inproc://warren-control-monitor-";
 // Not ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL: with it ZeroMQ 4.3.4 no longer reads a connection of which a message did not
@@ -167,6 +169,7 @@ Control::Control(const Settings& settings, const Log& log, const RoundBoard& boa
       services_(services),
       self_(services.self),
       drain_ms_(settings.drain_ms),
+      hang_timeout_ms_(settings.hang_timeout_ms),
       ends_process_(settings.on_rollback == OnRollback::kExit),
       logs_(settings.replicas != 0),
       sample_ms_(sample_interval_ms(settings.round_timeout_ms)),
@@ -182,6 +185,7 @@ Result<std::unique_ptr<Control>> Control::create(const Settings& settings, const
 }
 
 Status Control::start() {
+  if (hang_timeout_ms_ != 0) prepare_stacks();
   return start_thread(thread_, [this] { loop(); });
 }
 
@@ -516,6 +520,7 @@ void Control::loop() {
     if (machine_->state() == WorkerMachine::State::kMember && now() >= next_sample_) {
       next_sample_ = now() + sample_ms_;
       progress_.sample(board_, now());
+      look_whether_hung();
     }
     if (const auto d = machine_->next_deadline(); d && *d <= now()) {
       set_progress();
@@ -755,6 +760,22 @@ void Control::look_at_drain() {
   life_sign_.drained();
   leave();
   run_effects(std::move(effects));
+}
+
+// Ends the process of a program that others have waited for as long as the user allows, while it was in no call.
+void Control::look_whether_hung() {
+  const auto since = progress_.outside_since();
+  if (hang_timeout_ms_ == 0 || !since) return;
+  const std::int64_t outside_ms = now() - *since, awaited_ms = machine_->awaited_ms(now());
+  if (outside_ms < hang_timeout_ms_ || awaited_ms < hang_timeout_ms_) return;
+  const Status why(Code::kTimeout, "the program has been outside of calls for " + std::to_string(outside_ms) +
+                                       " ms, and another rank has waited for it for " + std::to_string(awaited_ms) +
+                                       " ms; hang_timeout_ms allows " + std::to_string(hang_timeout_ms_));
+  log_(WARREN_LOG_ERROR, why.describe() + ": this process ends with exit code " + std::to_string(kExitHung) +
+                             " to be started again. Its threads:");
+  for (const std::string& line : stacks_of_program(kStackTimeoutMs)) log_(WARREN_LOG_ERROR, line);
+  life_sign_.ended(why);
+  _exit(kExitHung);
 }
 
 bool Control::end_process(bool at_once, const std::function<void()>& say) {

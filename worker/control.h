@@ -232,6 +232,7 @@ class Control {
   // Begins no call, and leaves by then.
   void begin_to_leave(TimeMs by, const std::string& reason);
   void look_at_drain();
+  void look_whether_hung();
   // As DataPath::leave().
   bool end_process(bool at_once, const std::function<void()>& say);
   [[nodiscard]] bool drains() const;
@@ -252,7 +253,7 @@ class Control {
   std::shared_ptr<KeeperLink> keeper_;
   std::unique_ptr<SegmentExchange> segments_;
   LifeSign life_sign_;
-  const std::int64_t drain_ms_;
+  const std::int64_t drain_ms_, hang_timeout_ms_;
   const bool ends_process_;                // where this life is over, and the program need not hear why
   const bool logs_;                        // what it has done, so that its next life can go on
   std::unique_ptr<SigtermCount> sigterm_;  // null: the signal is the program's

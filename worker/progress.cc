@@ -39,6 +39,7 @@ void tell(const RoundId& round, const Fingerprint& fingerprint, wire::CurrentRou
 }
 
 void ProgressReporter::restart() {
+  outside_since_.reset();
   blocked_ = nullptr;
   waiting_.clear();
   sampled_.reset();
@@ -62,6 +63,12 @@ void ProgressReporter::sample(const RoundBoard& board, TimeMs now) {
   part_.held_ms += elapsed_ms - credited_ms;
   part_.replayed += replayed - std::exchange(replayed_, replayed);
   const std::vector<RoundBoard::Entry> rounds = board.read();
+  const std::uint64_t finished = board.rounds_finished.load(std::memory_order_relaxed);
+  const bool inside = board.asleep.load(std::memory_order_relaxed) > 0 || !rounds.empty() ||
+                      board.at_once.load(std::memory_order_relaxed) || finished != finished_outside_;
+  finished_outside_ = finished;
+  if (inside) outside_since_.reset();
+  if (!inside && !outside_since_) outside_since_ = now;
   if (board.asleep.load(std::memory_order_relaxed) > 0) {
     part_.idle_ms += credited_ms;
     std::set<Rank> awaited, blocked;

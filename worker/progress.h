@@ -29,6 +29,9 @@ class ProgressReporter {
   // For the next heartbeat. Takes a sample too.
   [[nodiscard]] WorkerMachine::Progress read(const RoundBoard& board, TimeMs now);
 
+  // Since when each look has found the program outside of calls, and none has ended meanwhile; nothing: it is inside.
+  [[nodiscard]] std::optional<TimeMs> outside_since() const { return outside_since_; }
+
   // A plan has come: nobody waits longer than its epoch, nor is judged by what was before. While ranks are suspended,
   // nobody can end a wait.
   void restart();
@@ -64,6 +67,8 @@ class ProgressReporter {
   std::map<GroupId, WaitingRound> waiting_;       // a group's round, since the first heartbeat that saw it
   std::shared_ptr<const wire::Blocked> blocked_;  // as the board showed it last
   TimeMs blocked_since_;
+  std::optional<TimeMs> outside_since_;
+  std::uint64_t finished_outside_ = 0;  // rounds, by then
   std::optional<TimeMs> sampled_;
   std::uint64_t replayed_ = 0;  // rounds, by then
   std::vector<LinkSeen> seen_;  // by peer

@@ -3,8 +3,12 @@
 // Ends with the code of the error that it gets; 0: none.
 //   receives  both receive from the other
 //   groups    they call two groups in opposite order
+//   hangs     the first life of rank 1 never makes its second call
 //   late      rank 0 receives; rank 1 sends after a while
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +31,14 @@ void call_groups(Communicator& comm) {
   (comm.rank() == 0 ? b : a)->allreduce(std::span(v));
 }
 
+void hang(Communicator& comm) {
+  (void)comm.load_checkpoint();
+  comm.barrier();
+  const char* const attempt = std::getenv("WARREN_ATTEMPT");
+  while (comm.rank() == 1 && attempt != nullptr && std::string(attempt) == "0") pause();
+  comm.barrier();
+}
+
 void send_late(Communicator& comm, std::chrono::milliseconds after) {
   if (comm.rank() == 0) return receive_from_the_other(comm);
   std::this_thread::sleep_for(after);
@@ -45,6 +57,7 @@ int main(int argc, char** argv) {
     Communicator comm = Communicator::create(options);
     if (how == "receives") receive_from_the_other(comm);
     if (how == "groups") call_groups(comm);
+    if (how == "hangs") hang(comm);
     if (how == "late") send_late(comm, 6 * kRoundTimeout);
     comm.finalize();
   } catch (const warren::Error& e) {

@@ -153,6 +153,19 @@ TEST(FullLog, AnErrorByChoiceEndsTheJobOnce) {
   EXPECT_EQ(f.count("worker_restarted"), 0u) << f.errors;
 }
 
+// The watchdog ends a program that others wait for outside of calls, says where it is, and its next life goes on.
+TEST(Hang, AProgramOutsideOfCallsIsEndedByChoiceWithItsStackInTheLog) {
+  const testing::TempDir folder;
+  const std::string log = folder / "log";
+  const std::string command =
+      std::string(WARREN_CLI) + " run -n 2 --hang_timeout_ms=600 -- " + WARREN_CIRCLER + " hangs >" + log + " 2>&1";
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(log);
+  EXPECT_THAT(file_text(log), HasSubstr("worker 1 ended with exit code 79 after: the program has been outside"));
+  EXPECT_THAT(file_text(log), HasSubstr("hang_timeout_ms allows 600"));
+  EXPECT_THAT(file_text(log), HasSubstr("pause"));
+}
+
 // The launcher starts spares, and takes it for success that they were not needed.
 TEST(Spares, TheLaunchersExitCodeIsThatOfTheRanks) {
   const testing::TempDir folder;

@@ -193,6 +193,14 @@ TEST(Waits, OneLineARoundNamesTheRankThatIsNotThere) {
             "alive and has finished 11 rounds\n");
 }
 
+TEST(Waits, ARankThatIsInNoCallIsToldHowLongItIsWaitedFor) {
+  World w{{{round(1, 8, {1, 2}, 4000)}, {}, {round(1, 8, {1}, 6000)}, {}}};
+  EXPECT_EQ(awaited_outside(w.reports()), (std::vector<std::int64_t>{0, 6000, 0, 0})) << "rank 2 is in a call";
+  w.finalizing[1] = true;
+  EXPECT_EQ(awaited_outside(w.reports()), (std::vector<std::int64_t>{0, 0, 0, 0}));
+  EXPECT_EQ(awaited_outside((World{{{round(1, 8, {9}, 9000)}}}.reports())), (std::vector<std::int64_t>{0}));
+}
+
 TEST(Waits, RanksOutsideTheWorldAreNobody) {
   EXPECT_EQ((World{{{round(1, 8, {9}, 9000)}}}.disagreement()), "");
   EXPECT_EQ((World{{{round(1, 8, {9}, 9000)}}}.waits()), "");

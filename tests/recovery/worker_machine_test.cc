@@ -165,6 +165,13 @@ class WorkerScript {
     e.mutable_heartbeat_reply()->set_beat(beat);
     return get(e);
   }
+  void awaited(std::uint64_t beat, std::uint64_t awaited_ms) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_heartbeat_reply()->set_beat(beat);
+    e.mutable_heartbeat_reply()->set_awaited_ms(awaited_ms);
+    (void)get(e);
+  }
+  [[nodiscard]] std::int64_t awaited_ms() { return machine_->awaited_ms(now()); }
   std::string leave_request(std::uint64_t epoch, std::uint64_t within_ms) {
     wire::Envelope e = from_tracker(10);
     wire::LeaveRequest& request = *e.mutable_heartbeat_reply()->mutable_leave();
@@ -478,6 +485,18 @@ TEST(Worker, WhoIsAskedToLeaveDrainsOnceAndIsNotPreempted) {
   stops.member();
   (void)stops.interrupt(2, true);
   EXPECT_EQ(stops.leave_request(1, 5000), "") << "the epoch is being changed";
+}
+
+TEST(Worker, HowLongOthersWaitForItIsTrueForAShortTime) {
+  WorkerScript w(true);
+  w.member();
+  EXPECT_EQ(w.awaited_ms(), 0);
+  w.awaited(1, 4000);
+  EXPECT_EQ(w.awaited_ms(), 4000);
+  w.awaited(0, 9000);
+  EXPECT_EQ(w.awaited_ms(), 4000) << "in answer to an older heartbeat";
+  (void)w.pass(60'000);
+  EXPECT_EQ(w.awaited_ms(), 0) << "the tracker is not heard";
 }
 
 TEST(Worker, NoTrackerEndsTheJoinWithWhatTheConnectionSaid) {

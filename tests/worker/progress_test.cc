@@ -35,6 +35,41 @@ class Looks : public ::testing::Test {
   std::int64_t now_ = 5000;
 };
 
+TEST_F(Looks, AProgramIsOutsideOfCallsSinceTheLookAfterItsLastOne) {
+  (void)beat();
+  EXPECT_EQ(reporter_.outside_since(), TimeMs{5100});
+  begin_round({});
+  (void)beat();
+  EXPECT_EQ(reporter_.outside_since(), std::nullopt) << "it is at work in a round";
+  board_.end(0);
+  (void)beat();
+  const auto since = reporter_.outside_since();
+  EXPECT_EQ(since, TimeMs{7100});
+  board_.rounds_finished = 1;  // one that no look has seen
+  (void)beat(1);
+  EXPECT_EQ(reporter_.outside_since(), std::nullopt);
+  (void)beat();
+  EXPECT_GT(reporter_.outside_since(), since);
+  board_.asleep = 1;  // it waits for a commit
+  (void)beat();
+  EXPECT_EQ(reporter_.outside_since(), std::nullopt);
+}
+
+TEST_F(Looks, SayHowLongWhatIsShownAsBlockedHasBeenSo) {
+  EXPECT_FALSE(reporter_.read(board_, TimeMs{6000}).blocked);
+  const auto shown = std::make_shared<const wire::Blocked>();
+  board_.show_blocked(shown);
+  EXPECT_EQ(reporter_.read(board_, TimeMs{7000}).blocked->blocked_ms(), 0u);
+  EXPECT_EQ(reporter_.read(board_, TimeMs{9000}).blocked->blocked_ms(), 2000u);
+  board_.show_blocked(std::make_shared<const wire::Blocked>());
+  EXPECT_EQ(reporter_.read(board_, TimeMs{9500}).blocked->blocked_ms(), 0u) << "something has moved meanwhile";
+  EXPECT_EQ(reporter_.read(board_, TimeMs{9700}).blocked->blocked_ms(), 200u);
+  reporter_.restart();
+  EXPECT_EQ(reporter_.read(board_, TimeMs{9900}).blocked->blocked_ms(), 0u) << "in another epoch";
+  board_.show_blocked(nullptr);
+  EXPECT_FALSE(reporter_.read(board_, TimeMs{9950}).blocked);
+}
+
 TEST_F(Looks, TellWhatTheTimeWentTo) {
   const wire::Activity outside = beat();
   EXPECT_EQ(outside.window_ms(), 1000u);

@@ -523,8 +523,8 @@ class Launch {
         killed && WTERMSIG(status) == SIGABRT && !w.worked && now_ms() - w.started_at_ms < options_.healthy_ms;
     // However the program takes that.
     const bool permanent = recurs(w.cause.code());
-    w.lost = ((killed && !aborted) || code == kExitPreempted || code == kExitFenced || code == kExitKillPoint ||
-              code == kExitRolledBack || w.fenced) &&
+    w.lost = ((killed && !aborted) || code == kExitPreempted || code == kExitFenced || code == kExitHung ||
+              code == kExitKillPoint || code == kExitRolledBack || w.fenced) &&
              !permanent;
     if (ending_) return on_late_end(w, what);
     if (code == kExitRolledBack) {
@@ -532,6 +532,7 @@ class Launch {
     } else {
       if (code == kExitPreempted) what += " (preempted)";
       if (code == kExitFenced || w.fenced) what += " (for no fault of its program's)";
+      if (code == kExitHung) what += " (its program hung outside of calls)";
       if (code == kExitKillPoint) what += " (kill point)";
       // A program that leaves before it has done anything would do so for ever.
       if (code == kExitPreempted && w.drained && w.worked) {

@@ -48,10 +48,10 @@ struct LaunchOptions {
   std::uint32_t min_workers = 0;     // mode shrink: the job goes on with so many; 0: it needs all
   std::uint32_t first_attempt = 0;   // how often this launcher has itself been started for these workers before
   // How often each worker is started again when it is lost (killed by a signal, hung, ended with kExitPreempted,
-  // kExitFenced or kExitKillPoint, or could not be started again), and how often the job is rolled back (its workers
-  // end with kExitRolledBack). The end of a worker that drained (life_sign.h) counts nowhere. Where there are spares,
-  // and in mode shrink, neither does that of a worker that its job has given up after it had taken part in a round, and
-  // ends while a worker waits count apart.
+  // kExitFenced, kExitHung or kExitKillPoint, or could not be started again), and how often the job is rolled back (its
+  // workers end with kExitRolledBack). The end of a worker that drained (life_sign.h) counts nowhere. Where there are
+  // spares, and in mode shrink, neither does that of a worker that its job has given up after it had taken part in a
+  // round, and ends while a worker waits count apart.
   std::uint32_t restarts = 0;
   // How often each worker is started again when it ends with another exit code than 0: the program's own failure, which
   // may well come again. So does, whatever the exit code or signal, what has ended its job for good (recurs() of

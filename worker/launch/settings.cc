@@ -24,7 +24,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 53> kNames = {"tracker",
+constexpr std::array<std::string_view, 54> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -67,6 +67,7 @@ constexpr std::array<std::string_view, 53> kNames = {"tracker",
                                                      "on_rollback",
                                                      "on_sigterm",
                                                      "drain_ms",
+                                                     "hang_timeout_ms",
                                                      "device_library",
                                                      "device_pinned_bytes",
                                                      "device_snapshot_bytes",
@@ -602,6 +603,7 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   s.on_sigterm =
       static_cast<OnSigterm>(r.word("on_sigterm", kSigtermActions, static_cast<std::size_t>(OnSigterm::kDefault)));
   r.number("drain_ms", s.drain_ms, std::int64_t{0}, limits::kMaxDrainMs, limits::kDefaultDrainMs);
+  r.number("hang_timeout_ms", s.hang_timeout_ms, std::int64_t{0}, limits::kMaxRoundTimeoutMs, std::int64_t{0});
 }
 
 void resolve_log_level(Resolver& r, Settings& s) {

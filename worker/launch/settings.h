@@ -54,6 +54,8 @@ enum class OnSigterm {
 inline constexpr int kExitPreempted = 75;  // EX_TEMPFAIL: the machine is needed elsewhere, try again
 inline constexpr int kExitFenced = 76;     // this life is over for no fault of its program's: another one goes on
 inline constexpr int kExitRolledBack = 77;
+// 78: kExitFinished (launcher.h).
+inline constexpr int kExitHung = 79;      // the program was outside of calls for too long while others waited for it
 inline constexpr int kExitDeserted = 70;  // EX_SOFTWARE: what the launcher makes of 0 without finalize
 // A worker that was started again after its job had finished, or a spare that was not needed: its launcher takes it for
 // done.
@@ -116,6 +118,7 @@ struct Settings {
   std::string timeline;               // a file that gets a Chrome trace; empty: none
   OnRollback on_rollback = OnRollback::kExit;
   OnSigterm on_sigterm = OnSigterm::kDefault;
+  std::int64_t hang_timeout_ms = 0;         // of a program outside of calls for which others wait; 0: never ended
   std::int64_t drain_ms = 0;                // from a notice without a time of its own until the worker has left
   std::string device_library;               // a path, "none"; empty: beside libwarren, if it is there
   std::uint64_t device_pinned_bytes = 0;    // budget

@@ -929,6 +929,16 @@ TEST(LaunchRestarts, WhoIsNotToBlameForItsEndIsStartedAgainHoweverItEnds) {
   EXPECT_EQ(launcher.wait(), 5) << text;
 }
 
+TEST(LaunchRestarts, AProgramThatHungOutsideOfCallsIsStartedAgain) {
+  LaunchOptions o = shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 79");
+  o.restarts = 1;
+  o.failure_restarts = 0;
+  LauncherProcess launcher(o);
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 0) << text;
+  EXPECT_THAT(text, HasSubstr("ended with exit code 79 (its program hung outside of calls); starting it again"));
+}
+
 TEST(LaunchSpares, HaveTheIdsBeyondTheWorldAndEndWellWhereTheyAreNotNeeded) {
   LaunchOptions o = shell(2, "echo id $WARREN_WORKER_ID of $WARREN_WORLD_SIZE; [ $WARREN_WORKER_ID -lt 8 ] || exit 78");
   o.prefix = false;

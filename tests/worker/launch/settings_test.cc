@@ -124,6 +124,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.on_rollback, OnRollback::kExit);
   EXPECT_EQ(s.device_library, "");
   EXPECT_EQ(s.device_pinned_bytes, 250 * kMiB);
+  EXPECT_EQ(s.hang_timeout_ms, 0);
   EXPECT_EQ(s.device_snapshot_bytes, 1024 * kMiB);
   EXPECT_EQ(s.device_shared_bytes, 1024 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
