@@ -77,6 +77,7 @@ void TrackerMachine::look_at_protection(Effects& effects) {
 }
 
 std::string TrackerMachine::loss_would() const {
+  if (shrinks()) return "a worker that is lost comes in again once a version is committed";
   return committed_ ? "a loss takes all processes back to " + program_version()
                     : "a loss ends the job, as no version is committed";
 }

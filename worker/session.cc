@@ -601,8 +601,9 @@ void Session::say_given_up() {
        "rank " + std::to_string(self_.value) +
            "'s log is full, and gives up its oldest results (--log_full=suspend): " +
            (version == kPreamble ? "from now on" : "until the next checkpoint is committed") + " a loss " +
-           (committed ? "takes all processes back to version " + std::to_string(known_.committed_version() - 1)
-                      : "ends the job, as nothing is committed to go back to") +
+           (settings_.min_workers != 0 ? "keeps its worker out until a version is committed"
+            : committed ? "takes all processes back to version " + std::to_string(known_.committed_version() - 1)
+                        : "ends the job, as nothing is committed to go back to") +
            ". Take checkpoints, give it more room (--log_memory_bytes, or --data_dir, a disk), or run with "
            "--replicas=0");
 }
