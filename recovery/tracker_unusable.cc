@@ -53,7 +53,7 @@ bool TrackerMachine::end_for_unusable(TimeMs now, Effects& effects) {
   if (!link.why_a.empty()) text += "; rank " + std::to_string(pair.a) + " says: " + link.why_a;
   if (!link.why_b.empty()) text += "; rank " + std::to_string(pair.b) + " says: " + link.why_b;
   futile_.clear();
-  lose_job(text, now, effects);
+  lose_job(Code::kUnavailable, text, now, effects);
   return true;
 }
 

@@ -774,7 +774,7 @@ void Control::look_whether_hung() {
   log_(WARREN_LOG_ERROR, why.describe() + ": this process ends with exit code " + std::to_string(kExitHung) +
                              " to be started again. Its threads:");
   for (const std::string& line : stacks_of_program(kStackTimeoutMs)) log_(WARREN_LOG_ERROR, line);
-  life_sign_.ended(why);
+  life_sign_.ended(why, false);
   _exit(kExitHung);
 }
 
