@@ -50,6 +50,8 @@
 //    (settings.elastic_start), with places that nobody has had.
 //  - Where the committed version is lost, the job is: nobody waits for what cannot come. All members hear it, and so do
 //    those who join later, until one of them holds something of the job, or its name is freed (tracker_lost.cc).
+//  - Where full logs have given up results that a new life would need, no plan has a new life: what is not committed is
+//    undone, or the job ends if nothing is; in a job that may shrink new lives wait (tracker_given_up.cc).
 //  - Who is preempted and is the last of its host may go on serving what the host has logged (tracker_servers.cc): its
 //    failure domain does not count as lost meanwhile, and nothing that is logged relies on it for longer than it takes
 //    to log it again elsewhere.
