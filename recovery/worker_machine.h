@@ -219,8 +219,8 @@ class WorkerMachine {
     std::vector<wire::CurrentRound> rounds;       // at most limits::kMaxRoundsPerHeartbeat
     std::optional<wire::Activity> activity = {};  // of this epoch
     wire::GpuCounters gpu = {};
-    std::optional<wire::LogFill> log = {};  // none: nothing is logged
-    std::string disk_trouble = {};          // why the disk takes no results at present; empty: nothing is wrong
+    std::optional<wire::LogFill> log = {};      // none: nothing is logged
+    std::string disk_trouble = {};              // why the disk takes no results at present; empty: nothing is wrong
     std::optional<wire::Blocked> blocked = {};  // likewise
   };
   void set_progress(Progress progress);

@@ -575,8 +575,10 @@ JobTable::Room JobTable::make_room(TimeMs now) {
     }
     if (oldest == nullptr || job->last_message < oldest->last_message) oldest = job.get();
   }
-  const bool made = oldest != nullptr && evict(*oldest, "it finished, and another job needs its place");
-  return made ? Room::kMade : otherwise;
+  if (oldest == nullptr) return otherwise;
+  // Its workers may not have heard of that yet.
+  remember_finished(*oldest);
+  return evict(*oldest, "it finished, and another job needs its place") ? Room::kMade : otherwise;
 }
 
 void JobTable::send(Job& job, const tracker_effect::Send& effect) {

@@ -136,7 +136,7 @@ class JobTable {
   // Where the table is full the finished job that has been silent for longest goes before its time.
   enum class Room : std::uint8_t {
     kMade,
-    kSoon,  // some job has finished a moment ago, and its workers may still ask
+    kSoon,  // a job finished in this tracker's life before, and its workers may still ask
     kNone   // no job has finished
   };
   Room make_room(TimeMs now);

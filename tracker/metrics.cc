@@ -174,8 +174,8 @@ struct Metrics::JobSeries {
 
   const std::uint64_t serial;
   Families& families;
-  Gauge &alive, &world, &epoch, &timeline, &committed, &unprotected, &rounds, &idle, &outside, &spares,
-      &detours, &gpu_readers;
+  Gauge &alive, &world, &epoch, &timeline, &committed, &unprotected, &rounds, &idle, &outside, &spares, &detours,
+      &gpu_readers;
   std::array<Gauge*, kBlames> stragglers{};
   std::array<Counter*, kBlames> verdicts{};
   Counter &joins, &interrupts, &refusals, &preemptions, &spares_used, &inputs_lent, &finals_from_gpus,

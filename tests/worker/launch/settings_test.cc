@@ -129,13 +129,13 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.device_shared_bytes, 1024 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 51u);
+  EXPECT_EQ(s.resolved.size(), 54u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
   EXPECT_THAT(describe(s), Not(HasSubstr("default"))) << "what nobody has given is not told";
   const std::string all = describe_all(s);
-  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 51);
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 54);
   EXPECT_THAT(all, HasSubstr("\nstreams                "));
   EXPECT_THAT(all, HasSubstr(" (default)\n"));
 }
@@ -489,7 +489,7 @@ TEST(Settings, ModeShrinkSaysWithHowFewAndAfterHowLong) {
   EXPECT_EQ(by_default.value().min_workers, 1u);
   EXPECT_EQ(by_default.value().grace_ms, 1000);
   EXPECT_EQ(by_default.value().fusion_bytes, 0u);
-  EXPECT_EQ(by_default.value().resolved.size(), 51u);
+  EXPECT_EQ(by_default.value().resolved.size(), 54u);
   EXPECT_THAT(describe(by_default.value()), HasSubstr("mode=shrink (WARREN_MODE)"));
   EXPECT_THAT(describe_all(by_default.value()),
               testing::ContainsRegex("\nmin_workers +1 \\(default\\)\ngrace_ms +1000 \\(default\\)\n"));
