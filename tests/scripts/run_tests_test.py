@@ -18,7 +18,7 @@ BUILD = sys.argv.pop() if len(sys.argv) > 1 and not sys.argv[-1].startswith("-")
 # Sources with threads that ThreadSanitizer does not run, each for the reason that its CMakeLists.txt gives.
 WITHOUT_THREAD_SANITIZER = {"tests/e2e/wire_test.cc", "tests/examples/digits_test.cc",
                             "tests/storage/result_crash_test.cc",
-                            "tests/worker/stacks_test.cc"}  # the sanitizer holds signals back, which ask for stacks
+                            "tests/worker/stacks_test.cc"}
 
 GOOD = ('<testsuites><testsuite name="A"><testcase name="one" status="run" result="completed" classname="A"/>'
         '<testcase name="two" status="run" result="completed" classname="A"/></testsuite></testsuites>')
