@@ -286,8 +286,8 @@ JobTable::NewRun JobTable::look_for_new_run(Job& job, const wire::Envelope& enve
   Job::Fresh& fresh = job.fresh.try_emplace(envelope.join().worker_id(), Job::Fresh{life, now, now}).first->second;
   if (fresh.life != life) fresh = {life, now, now};
   fresh.heard = now;
-  const std::uint32_t needed = settings.min_workers() != 0 ? settings.min_workers() : settings.world_size();
-  if (2 * job.fresh.size() > needed && job.machine.may_forget(now).ok()) return NewRun::kBegins;
+  // Of all workers, also where a job may go on with one: who was lost in finalize, and comes back alone, is no new run.
+  if (2 * job.fresh.size() > settings.world_size() && job.machine.may_forget(now).ok()) return NewRun::kBegins;
   return now - fresh.since < patience_ms ? NewRun::kWaits : NewRun::kNone;
 }
 

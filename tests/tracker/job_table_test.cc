@@ -237,6 +237,22 @@ TEST_F(JobTableTest, AFinishedNameIsFreeForANewRun) {
   EXPECT_EQ(job("train")->view.state, TrackerMachine::State::kRunning);
 }
 
+// A job that may go on with one worker is not begun anew by one that was lost in finalize.
+TEST_F(JobTableTest, OneThatComesLateBeginsNoNewRunWhereOneWouldSuffice) {
+  join_two("train");
+  finalize_two("train");
+  sent_.clear();
+  Envelope late = join_envelope("train", 11, "0", 2);
+  late.mutable_join()->mutable_settings()->set_min_workers(1);
+  for (int i = 0; i < 4; ++i) {
+    say("c", late);
+    pass(static_cast<std::int64_t>(late.join().settings().round_timeout_ms()));
+  }
+  EXPECT_EQ(count(Envelope::kPlan), 0u);
+  EXPECT_EQ(count(Envelope::kWelcome), 0u);
+  EXPECT_EQ(job("train")->view.state, TrackerMachine::State::kFinished);
+}
+
 TEST_F(JobTableTest, WhoIsStartedAgainAfterItsJobHasFinishedHearsThat) {
   join_two("train");
   finalize_two("train");
