@@ -244,6 +244,9 @@ TEST_F(JobTableTest, OneThatComesLateBeginsNoNewRunWhereOneWouldSuffice) {
   sent_.clear();
   Envelope late = join_envelope("train", 11, "0", 2);
   late.mutable_join()->mutable_settings()->set_min_workers(1);
+  late.mutable_join()->mutable_settings()->set_replicas(1);
+  late.mutable_join()->set_fetch_port(1);
+  late.mutable_join()->set_waits(true);
   for (int i = 0; i < 4; ++i) {
     say("c", late);
     pass(static_cast<std::int64_t>(late.join().settings().round_timeout_ms()));
