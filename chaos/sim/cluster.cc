@@ -42,7 +42,8 @@ constexpr std::uint64_t kSparesEvery = 4, kSparesAt = 3;
 constexpr std::uint64_t kFullLogsEvery = 6, kFullLogsAt = 4;
 // One in so many goes on without ranks that were lost.
 constexpr std::uint64_t kShrinksEvery = 10, kShrinksAt = 9;
-constexpr std::uint64_t kFullLogsUnderWay = 2;
+// More calls than a simulated program has outstanding (sim_worker.cc): where these had no room, a job could not end.
+constexpr std::size_t kFullLogsUnderWay = 10;
 constexpr std::int64_t kMostEvents = 6'000'000;
 constexpr std::size_t kMostLivesPerWorker = 400;
 
@@ -278,7 +279,8 @@ class Cluster {
   [[nodiscard]] std::size_t log_bytes() const {
     // Or for what has to stay there and the calls that are under way at once.
     if (setting_.full_logs) {
-      const std::uint64_t under_way = kFullLogsUnderWay * program_.largest_result_bytes();
+      // Beside the calls, parts of the log that hold little else.
+      const std::uint64_t under_way = program_.most_result_bytes(kFullLogsUnderWay) + 2 * program_.most_result_bytes(1);
       return kMinSegmentBytes + static_cast<std::size_t>(program_.result_bytes(true) + under_way) / 4096 * 4096;
     }
     // Or for little more than what has to stay there: the rest spills.

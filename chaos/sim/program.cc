@@ -526,9 +526,13 @@ std::uint64_t Program::result_bytes(bool lasting) const {
   return bytes;
 }
 
-std::uint64_t Program::largest_result_bytes() const {
-  std::uint64_t most = 0;
-  for (const ProgramStep& step : steps_) most = std::max(most, result_bytes(step));
+std::uint64_t Program::most_result_bytes(std::size_t steps) const {
+  std::uint64_t most = 0, sum = 0;
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    sum += result_bytes(steps_[i]);
+    if (i >= steps) sum -= result_bytes(steps_[i - steps]);
+    most = std::max(most, sum);
+  }
   return most;
 }
 

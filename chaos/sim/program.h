@@ -122,8 +122,8 @@ class Program {
   [[nodiscard]] static std::string setup_name(std::size_t step) { return "step " + std::to_string(step); }
   // Bytes of all results together, or of those that stay in memory: set-up rounds and states.
   [[nodiscard]] std::uint64_t result_bytes(bool lasting = false) const;
-  // Bytes of the longest result of a step.
-  [[nodiscard]] std::uint64_t largest_result_bytes() const;
+  // Bytes of the results of so many steps that follow each other, at the most.
+  [[nodiscard]] std::uint64_t most_result_bytes(std::size_t steps) const;
   // The steps in this rank's order: a receiver may ask for messages in another order than they were sent.
   [[nodiscard]] std::vector<std::size_t> order_of(Rank rank) const;
   [[nodiscard]] const std::vector<Rank>& members(const ProgramStep& step) const { return groups_[step.group].members; }
