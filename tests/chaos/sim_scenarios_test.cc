@@ -497,7 +497,7 @@ TEST(Scenario, FullLogsSpillAndRecover) {
 // was given up, and by nothing else.
 TEST(Scenario, FullLogsGiveUpTheirOldestResults) {
   std::uint64_t given_up = 0, under_faults = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(120); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(300); ++seed) {
     if (has_large_world(seed)) continue;
     SimOptions options;
     options.seed = seed;
@@ -516,7 +516,7 @@ TEST(Scenario, FullLogsGiveUpTheirOldestResults) {
 // A rank dies in the course of that, and late: all go back to what is committed, or the job ends.
 TEST(Scenario, ALossUndoesWhatDependsOnWhatFullLogsHaveGivenUp) {
   std::uint64_t rolled_back = 0, ended = 0, saved = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(240); ++seed) {
     SimOptions options = calm(2 + static_cast<std::uint32_t>(seed % 3), seed);
     options.replicas = 1 + static_cast<std::uint32_t>(seed % 2);
     options.full_logs = true;
