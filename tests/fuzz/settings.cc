@@ -45,7 +45,7 @@ void check(const warren::Result<warren::worker::Settings>& settings) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const warren::worker::SystemFacts facts{"boot", "1", "2", "3", "host", std::uint64_t{8} << 30};
+  const warren::worker::SystemFacts facts{"boot", "1", "2", "3", "0", "host", std::uint64_t{8} << 30};
   switch (data[0] % 3) {
     case 0: {
       const auto nodes = warren::worker::expand_node_list(text);
