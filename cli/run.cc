@@ -305,7 +305,7 @@ std::unique_ptr<PreemptionWatch> watch_for_preemption(std::unique_ptr<Preemption
       [notice](const Status& why) { notice("preemption_unheard", why.describe() + "; it is asked again"); });
 }
 
-// What is wrong with -n, --world_size, --max_workers, --first_worker and --spares; empty: nothing.
+// The fault in -n, --world_size, --max_workers, --first_worker and --spares; empty: there is none.
 std::string wrong_numbers() {
   if (FLAGS_n < 0 || static_cast<std::uint32_t>(FLAGS_n) > limits::kMaxWorldSize) {
     return "give the number of workers: -n, from 1 to " + std::to_string(limits::kMaxWorldSize) +

@@ -49,7 +49,7 @@ class Circles {
     for (const RankReport& r : reports) {
       if (says(r)) older_ms = std::max(older_ms, r.age_ms);
     }
-    // What was so for a round timeout before the oldest word is so of all at one moment.
+    // A rank that was blocked for a round timeout before the oldest report is blocked at one moment with all others.
     for (const RankReport& r : reports) {
       stuck_.push_back(says(r) && r.age_ms < round_timeout_ms &&
                        static_cast<std::int64_t>(r.blocked->blocked_ms()) - (older_ms - r.age_ms) >= round_timeout_ms);

@@ -162,9 +162,6 @@ class Engine {
   // since all other ranks ask the same for the same call.
   void ask_next(std::vector<std::uint64_t> sites);
   [[nodiscard]] bool asking() const { return question_.has_value(); }
-  [[nodiscard]] std::vector<std::uint64_t> asked_sites() const {
-    return question_ ? question_->sites : std::vector<std::uint64_t>();
-  }
   [[nodiscard]] std::optional<bool> take_answer() { return std::exchange(met_, std::nullopt); }
   // What this life says when another one asks.
   [[nodiscard]] Inquiry::Answer say(const RoundId& round, std::span<const std::uint64_t> sites) const;

@@ -404,7 +404,7 @@ void SimWorker::rest() {
   show_blocked();
 }
 
-// What Session shows of a program that waits in its calls.
+// A heartbeat says which calls a program waits in, as Session tells it.
 void SimWorker::show_blocked() {
   const bool waits = std::ranges::any_of(calls_, [](const auto& c) { return !c->reaped && c->step.blocking; });
   const bool may_call = !waits || computing_ || loading_ || waits_for_commit_ || leaving_ || exiting_ || !opened_;
@@ -886,7 +886,7 @@ wire::FetchReply SimWorker::serve(const wire::FetchRequest& request) {
     const RoundId round{Timeline(request.timeline()), GroupId(request.group()), Version(request.version()),
                         Sequence(request.first_sequence())};
     std::vector<std::uint64_t> sites(request.sites().begin(), request.sites().end());
-    if (world_.is(Mutant::takes_any_question)) sites = engine_.asked_sites();
+    if (world_.is(Mutant::takes_any_question)) sites = {asked_site_};
     const worker::Inquiry::Answer answer = engine_.say(round, sites);
     if (world_.keeps_transcript()) {
       world_.tell(describe() + " says of " + to_string(round) + ": " + std::to_string(static_cast<int>(answer.word)) +
@@ -1492,7 +1492,8 @@ std::optional<bool> SimWorker::meets(const ProgramStep& step) {
   if (engine_.stopped() || !give_state()) return std::nullopt;
   if (!asks_) {
     asks_ = true;
-    engine_.ask_next({step.site & ~kSiteCompared});
+    asked_site_ = step.site & ~kSiteCompared;
+    engine_.ask_next({asked_site_});
     if (doomed_) {
       links_.doomed();
       return std::nullopt;

@@ -317,9 +317,11 @@ class SimWorker final : private SimTransport::Owner {
   std::optional<std::size_t> after_setup_;  // a life that has loaded goes on there once it has set itself up
   Version program_version_;
   bool loaded_ = false;  // a later version than the first
-  // What each process makes once, the others made before: it owes them, and makes them in this version; `again_` now.
+  // Rounds that each process makes once, and the others have made before: this life owes them, and makes them in this
+  // version. `again_`: those that come next.
   bool owes_once_rounds_ = false, makes_once_rounds_ = false, asks_ = false;
-  bool made_recurring_ = false;  // the round that recurs, or was given what it gave
+  std::uint64_t asked_site_ = 0;  // of the newest question
+  bool made_recurring_ = false;   // the round that recurs, or was given what it gave
   std::deque<std::size_t> again_;
   std::vector<std::byte> owed_state_;  // of a lazy checkpoint
   struct Part {
