@@ -157,7 +157,7 @@ class ResultStore {
   };
   // From then on the store takes nothing and reads nothing, but for note() and finish(). Null: the store works until
   // the process is gone.
-  [[nodiscard]] virtual std::shared_ptr<void> call_at_exit(AtExit) { return nullptr; }
+  [[nodiscard]] virtual std::shared_ptr<void> call_at_exit(const AtExit& /*hooks*/) { return nullptr; }
 
   // What was found damaged since the last call, for people; at most 100 at a time.
   [[nodiscard]] virtual std::vector<std::string> take_warnings() = 0;

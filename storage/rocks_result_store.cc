@@ -230,8 +230,8 @@ void RocksResultStore::Impl::look() {
       if (living && std::ranges::find(*living, found.life) != living->end()) return true;
       if (!living && !found.of_this_worker && !LifeLock::take(found.directory)) return false;
       auto source = open_other(found, Opening::kRead);
-      if (source.ok() && source.value()) others.push_back(std::move(source).value());
       if (source.status().code() == Code::kCorrupt) set_damaged_aside(found, LifeLock::take(found.directory).get());
+      if (source.ok() && source.value()) others.push_back(std::move(source).value());
       return true;
     });
   }
@@ -918,8 +918,8 @@ HeldReport RocksResultStore::report(bool verify) {
   return report_of(impl_->sources(), verify);
 }
 
-std::shared_ptr<void> RocksResultStore::call_at_exit(AtExit calls) {
-  return std::make_shared<CallAtExit>(std::move(calls));
+std::shared_ptr<void> RocksResultStore::call_at_exit(const AtExit& calls) {
+  return std::make_shared<CallAtExit>(calls);
 }
 
 std::vector<std::string> RocksResultStore::take_warnings() {

@@ -91,7 +91,7 @@ class RocksResultStore final : public ResultStore {
   std::unique_ptr<HostLogReader> reader() override;
   void refresh(std::span<const Incarnation> living) override;
   HeldReport report(bool verify) override;
-  std::shared_ptr<void> call_at_exit(AtExit calls) override;
+  std::shared_ptr<void> call_at_exit(const AtExit& calls) override;
   std::vector<std::string> take_warnings() override;
 
   // This life's place, whether it is there or not.
