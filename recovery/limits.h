@@ -31,6 +31,8 @@ inline constexpr std::size_t kMaxSegmentSocketBytes = 107;  // an abstract Unix 
 inline constexpr std::uint32_t kMaxReplicas = 16;
 // In a report, a vote, or a plan's frontier: groups times versions that are not committed.
 inline constexpr std::size_t kMaxPositions = 16384;
+// Versions that a rank has taken and the tracker has not committed, because it is away.
+inline constexpr std::size_t kMaxPendingVersions = 256;
 // Of rounds in flight: in one report, and in the union of all.
 inline constexpr std::size_t kMaxRangesPerReport = 16384;
 inline constexpr std::size_t kMaxRangesPerFrontier = 65536;

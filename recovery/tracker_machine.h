@@ -518,8 +518,9 @@ class TrackerMachine {
   [[nodiscard]] RingProblem ring_around(const std::map<RankPair, std::uint32_t>& slow) const;
   // Whether plan_ may name another one: all that it names are in force.
   [[nodiscard]] bool may_reorder() const;
-  // In which no rank can have begun a round.
-  [[nodiscard]] Version first_unbegun() const { return next_version().next(); }
+  // In which no rank has begun a round, as all who are there have told: while a tracker is away, ranks go on beyond
+  // what is committed.
+  [[nodiscard]] Version first_unbegun() const;
   [[nodiscard]] std::set<RankPair> slow_links(const std::vector<StragglerWatch::Standing>& standing) const;
   [[nodiscard]] std::string no_way(const RankPair& pair, const std::set<RankPair>& slow) const;
   [[nodiscard]] bool takes_detour(const RankPair& pair) const;

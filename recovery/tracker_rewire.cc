@@ -246,6 +246,15 @@ void TrackerMachine::choose_detours(const wire::Plan& before, TimeMs now, Effect
   }
 }
 
+Version TrackerMachine::first_unbegun() const {
+  Version newest = next_version();
+  for (const auto& [worker, w] : waiting_) {
+    if (w.report) newest = std::max(newest, Version(w.report->version()));
+  }
+  for (const wire::Position& p : plan_.frontier()) newest = std::max(newest, Version(p.version()));
+  return newest.next();
+}
+
 void TrackerMachine::choose_order(const wire::Plan& before, Effects& effects) {
   if (before.members_size() == plan_.members_size()) {
     *plan_.mutable_orders() = before.orders();

@@ -22,6 +22,7 @@ using worker_effect::Log;
 using worker_effect::Send;
 using worker_effect::Spare;
 using worker_effect::StopDataPath;
+using worker_effect::TrackerAway;
 
 enum class WorkerMachine::Transition : std::uint8_t {
   kStarted,
@@ -63,6 +64,7 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kFinished,
   kNotForUs,
   kOutOfTurn,
+  kTrackerAway,
   kTrackerSilent,
   kTrackerBack,
   kTrackerChanged,
@@ -161,6 +163,7 @@ constexpr const char* kTransitionNames[] = {
     "finished",
     "not_for_us",
     "out_of_turn",
+    "tracker_away",
     "tracker_silent",
     "tracker_back",
     "tracker_changed",
@@ -490,6 +493,7 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
   }
   tracker_ = Incarnation(e.sender());
   heard_ = now;
+  if (std::exchange(away_, false)) effects.emplace_back(TrackerAway{false});
   switch (e.body_case()) {
     case wire::Envelope::kWelcome: return on_welcome(e.welcome(), now, effects);
     case wire::Envelope::kCalled: return on_called(e.called(), now, effects);
@@ -846,7 +850,7 @@ bool WorkerMachine::may_vote(Epoch epoch, Version version) {
     count(Transition::kReportStale);
     return false;
   }
-  WARREN_CHECK(vote_.version() == 0 || vote_.version() == version.value, "one checkpoint is pending at a time");
+  WARREN_CHECK(vote_.version() == 0 || vote_.version() == version.value, "one version is voted for at a time");
   return true;
 }
 
@@ -1287,7 +1291,8 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
     complained_ = true;
     log(Severity::kWarning, "tracker_silent",
         who() + " has not answered for " + seconds(now - heard_) +
-            (state_ == State::kMember  ? "; rounds go on; commits of checkpoints and recoveries wait for it"
+            (state_ == State::kMember
+                 ? "; rounds and checkpoints go on while the log has room; commits and recoveries wait for it"
              : state_ == State::kSpare ? "; this worker waits until it does"
                                        : "") +
             (trouble_.empty() ? "" : "; the connection says: " + wire_text(trouble_)),
@@ -1349,6 +1354,11 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
     return end_serving("its time is over", effects);
   }
   keep_alive(now, effects);
+  if (state_ == State::kMember && !away_ && now >= away_from()) {
+    count(Transition::kTrackerAway);
+    away_ = true;
+    effects.emplace_back(TrackerAway{true});
+  }
   if (now >= next_complaint_) complain_about_silence(now, effects);
 }
 
@@ -1421,7 +1431,9 @@ std::optional<TimeMs> WorkerMachine::next_deadline() const {
   switch (state_) {
     case State::kJoining: return std::min({next_send_, next_complaint_, join_deadline().value_or(next_send_)});
     case State::kSpare: return std::min(next_send_, next_complaint_);
-    case State::kMember: return std::min({next_send_, next_complaint_, report_deadline().value_or(next_send_)});
+    case State::kMember:
+      return std::min(
+          {next_send_, next_complaint_, report_deadline().value_or(next_send_), away_ ? next_send_ : away_from()});
     case State::kServing: return std::min({next_send_, next_complaint_, drain_->by});
     case State::kSuspended:
     case State::kLeaving: return std::min({next_send_, next_complaint_, heard_ + options_.join_timeout_ms});

@@ -91,6 +91,11 @@ struct Serve {
 };
 // It need not serve any more, or has no more time: the process may end. Comes once, last but for Log.
 struct Left {};
+// The tracker has not been heard for so long that it counts as away, or it is heard again: nothing is committed in
+// between. Only of a life that is in a plan.
+struct TrackerAway {
+  bool away = false;
+};
 // finalize is complete everywhere. Comes once, last but for Log.
 struct Finished {};
 struct Log {
@@ -101,7 +106,7 @@ using WorkerEffect =
     std::variant<worker_effect::Send, worker_effect::Install, worker_effect::StopDataPath, worker_effect::Loaded,
                  worker_effect::Committed, worker_effect::Fail, worker_effect::Spare, worker_effect::Follow,
                  worker_effect::Called, worker_effect::Drain, worker_effect::Serve, worker_effect::Left,
-                 worker_effect::Finished, worker_effect::Log>;
+                 worker_effect::TrackerAway, worker_effect::Finished, worker_effect::Log>;
 
 class WorkerMachine {
  public:
@@ -285,6 +290,8 @@ class WorkerMachine {
   void join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] std::string missing_ranks() const;
   void complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects);
+  // When a tracker that is not heard until then counts as away.
+  [[nodiscard]] TimeMs away_from() const { return heard_ + limits::kSuspectHeartbeats * interval_ms(); }
   [[nodiscard]] std::string who() const;
   // The job goes on without lost ranks, and takes in those that come.
   [[nodiscard]] bool shrinks() const { return options_.join.settings().min_workers() != 0; }
@@ -308,6 +315,7 @@ class WorkerMachine {
   TimeMs next_send_;               // the next Join, Heartbeat or Leave
   TimeMs next_complaint_;          // the next log line about the tracker's silence or about a wait
   bool complained_ = false;        // of silence; its end is logged too
+  bool away_ = false;              // the tracker counts as that
   wire::Welcome welcome_;          // the newest; world size 0: none came
   std::string trouble_;            // what the connection last complained of
   Progress progress_;

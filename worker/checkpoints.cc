@@ -166,9 +166,9 @@ Status Checkpoints::log_and_hash(const Known& taken, std::span<const std::byte> 
   return {};
 }
 
-// Makes this the pending checkpoint, with this rank's part of it logged.
-Status Checkpoints::log_pending(Version version, std::span<const std::byte> global,
-                                const std::span<const std::byte>* local, StateHashes hashes) {
+// Logs this rank's part of the checkpoint that begins `version`.
+Result<Checkpoints::Pending> Checkpoints::log_state(Version version, std::span<const std::byte> global,
+                                                    const std::span<const std::byte>* local, StateHashes hashes) {
   if (const Status may = may_hold(std::max(global.size(), local == nullptr ? 0 : local->size())); !may.ok()) return may;
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
   const std::uint32_t world_size = engine_.plan().world_size;
@@ -179,42 +179,61 @@ Status Checkpoints::log_pending(Version version, std::span<const std::byte> glob
                  Ranges(0, local->size()));
   }
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(version));
-  pending_ = taken;
-  hashes_ = std::move(hashes);
-  if (engine_.plan().shrinks) kept_state_.assign(global.begin(), global.end());
-  return {};
+  Pending pending{taken, std::move(hashes)};
+  if (engine_.plan().shrinks) pending.state.assign(global.begin(), global.end());
+  return pending;
 }
 
 // Under the name that it has in this plan's timeline, and with the shares that this plan gives.
-void Checkpoints::log_again() {
-  pending_.timeline = engine_.timeline();
-  const RecordKey key = pending_.key(RecordKind::kGlobal, 0);
-  const Status status = log(key, info_of(pending_.global_bytes, false, pending_.world_size), kept_state_,
-                            duty(pending_).minus(held_by_living(key)));
-  if (!status.ok() && failure_.ok()) failure_ = status.because_of_this("cannot hold " + name_of(pending_.version));
+void Checkpoints::log_again(Pending& pending) {
+  Known& known = pending.known;
+  known.timeline = engine_.timeline();
+  const RecordKey key = known.key(RecordKind::kGlobal, 0);
+  const Status status = log(key, info_of(known.global_bytes, false, known.world_size), pending.state,
+                            duty(known).minus(held_by_living(key)));
+  if (!status.ok() && failure_.ok()) failure_ = status.because_of_this("cannot hold " + name_of(known.version));
+}
+
+bool Checkpoints::may_take() const {
+  return !owes_state_ && (pending_.empty() || (tracker_away_ && has_room_for_another()));
+}
+
+// A log that is full gives up results, which only a commit makes good again: so the next version should fit, and the
+// one that then waits.
+bool Checkpoints::has_room_for_another() const {
+  std::uint64_t held = recall_.log().bytes_held();
+  for (const Pending& pending : pending_) held += pending.state.size();
+  const std::uint64_t a_version = held / (pending_.size() + 1);
+  return pending_.size() < limits::kMaxPendingVersions && engine_.has_room_for_version() &&
+         held + 2 * a_version <= recall_.log().budget_bytes();
 }
 
 Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local,
                          StateHashes hashes) {
-  WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
+  WARREN_CHECK(!owes_state_, "the state of the checkpoint before is there");
   WARREN_CHECK(local == nullptr || !engine_.plan().shrinks, "the owner refuses local states where ranks may be lost");
-  Status status = log_pending(engine_.version().next(), global, local, std::move(hashes));
-  if (status.ok()) status = engine_.begin_version(pending_.version);
-  if (!status.ok()) return status;
-  hold(pending_);
+  auto taken = log_state(engine_.version().next(), global, local, std::move(hashes));
+  if (!taken.ok()) return taken.status();
+  if (const Status status = engine_.begin_version(taken.value().known.version); !status.ok()) return status;
+  hold(std::move(taken).value());
   return {};
 }
 
-// What this rank has logged itself is here: it votes once it holds all that the plan in force wants it to.
-void Checkpoints::hold(const Known& taken) {
-  pending_ = taken;
+// What this rank has logged itself is here.
+void Checkpoints::hold(Pending taken) {
+  pending_.push_back(std::move(taken));
   owes_state_ = false;
+  if (pending_.size() == 1) work_for_vote();
+}
+
+// This rank votes for the oldest that is pending, once it holds all that the plan in force wants it to.
+void Checkpoints::work_for_vote() {
   voted_ = told_ = false;
-  pull_duties(pending_);
+  pull_duties(pending_.front().known);
 }
 
 Status Checkpoints::take_later() {
-  WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
+  WARREN_CHECK(!owes_state_, "the state of the checkpoint before is there");
   const Status status = engine_.begin_version(engine_.version().next());
   if (status.ok()) owes_state_ = true;
   return status;
@@ -222,9 +241,9 @@ Status Checkpoints::take_later() {
 
 Status Checkpoints::give_state(std::span<const std::byte> global, StateHashes hashes) {
   WARREN_CHECK(owes_state_, "a state is given once");
-  const Status status = log_pending(engine_.version(), global, nullptr, std::move(hashes));
-  if (!status.ok()) return status;
-  hold(pending_);
+  auto taken = log_state(engine_.version(), global, nullptr, std::move(hashes));
+  if (!taken.ok()) return taken.status();
+  hold(std::move(taken).value());
   return {};
 }
 
@@ -236,7 +255,7 @@ Ranges Checkpoints::share_of(std::uint64_t global_bytes) const {
 
 Status Checkpoints::take_in_parts(std::uint64_t global_bytes, std::optional<std::uint64_t> local_bytes,
                                   const Ranges& share, StateHashes hashes) {
-  WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
+  WARREN_CHECK(!owes_state_, "the state of the checkpoint before is there");
   WARREN_CHECK(!engine_.plan().shrinks, "where ranks may be lost all of a state is kept");
   for (const std::uint64_t bytes : {global_bytes, local_bytes.value_or(0)}) {
     if (const Status may = may_hold(bytes); !may.ok()) return may;
@@ -255,13 +274,12 @@ Status Checkpoints::take_in_parts(std::uint64_t global_bytes, std::optional<std:
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(taken.version));
   status = engine_.begin_version(taken.version);
   if (!status.ok()) return status;
-  coming_ = taken;
-  hashes_ = std::move(hashes);
+  coming_ = {taken, std::move(hashes)};
   coming_local_bytes_ = local_bytes.value_or(0);
   owes_state_ = true;
   global_comes_ = share;
   local_comes_ = Ranges(0, local_bytes.value_or(0));
-  if (global_comes_.empty() && local_comes_.empty()) hold(coming_);
+  if (global_comes_.empty() && local_comes_.empty()) hold(std::move(coming_));
   return {};
 }
 
@@ -271,13 +289,14 @@ Status Checkpoints::give_part(const StatePiece& part) {
   const std::uint64_t end = part.at + part.bytes.size();
   WARREN_CHECK(owes_state_ && !part.bytes.empty() && comes.covers(part.at, end), "each byte of a state is given once");
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
-  const RecordKey key = global ? coming_.key(RecordKind::kGlobal, 0) : coming_.key(RecordKind::kLocal, self);
-  const std::uint64_t bytes = global ? coming_.global_bytes : coming_local_bytes_;
-  const Status status =
-      recall_.log().publish(key, info_of(bytes, coming_.has_local, coming_.world_size), part.at, part.bytes);
-  if (!status.ok()) return status.because_of_this("cannot take " + name_of(coming_.version));
+  const RecordKey key =
+      global ? coming_.known.key(RecordKind::kGlobal, 0) : coming_.known.key(RecordKind::kLocal, self);
+  const std::uint64_t bytes = global ? coming_.known.global_bytes : coming_local_bytes_;
+  const Status status = recall_.log().publish(key, info_of(bytes, coming_.known.has_local, coming_.known.world_size),
+                                              part.at, part.bytes);
+  if (!status.ok()) return status.because_of_this("cannot take " + name_of(coming_.known.version));
   comes = comes.minus(Ranges(part.at, end));
-  if (global_comes_.empty() && local_comes_.empty()) hold(coming_);
+  if (global_comes_.empty() && local_comes_.empty()) hold(std::move(coming_));
   return {};
 }
 
@@ -339,10 +358,10 @@ void Checkpoints::install() {
   for (const auto& [id, pull] : pulls_) engine_.cancel(id);
   pulls_.clear();
   if (base_.version.value != 0) pull_duties(base_);
-  if (pending_.version <= committed_) return;
-  voted_ = told_ = false;
-  if (engine_.plan().shrinks) return log_again();
-  pull_duties(pending_);
+  if (engine_.plan().shrinks) {
+    for (Pending& pending : pending_) log_again(pending);
+  }
+  if (!pending_.empty()) work_for_vote();
 }
 
 void Checkpoints::committed(Version version, Timeline timeline) {
@@ -352,12 +371,17 @@ void Checkpoints::committed(Version version, Timeline timeline) {
   engine_.committed(version);
   // What is still being pulled of it is what a plan has made this rank's duty since it voted.
   cancel_pulls_below(version);
-  base_ = pending_.version == version ? pending_ : Known();
+  base_ = {};
+  const bool any_before = !pending_.empty();
+  while (!pending_.empty() && pending_.front().known.version <= version) {
+    if (pending_.front().known.version == version) base_ = pending_.front().known;
+    pending_.pop_front();
+  }
   // It may have been committed before the newest plan was made, after which it was logged under another name.
   const bool renamed = base_.version == version && base_.timeline != timeline;
   if (renamed) base_.timeline = timeline;
-  if (pending_.version <= version) std::vector<std::byte>().swap(kept_state_);
   if (renamed) pull_duties(base_);
+  if (any_before && !pending_.empty()) work_for_vote();
 }
 
 DeadSegments::Horizon Checkpoints::horizon() const {
@@ -441,11 +465,12 @@ void Checkpoints::take_loaded(Replayer::Done done) {
 std::string Checkpoints::describe_wait() const {
   if (const std::uint64_t come = global_comes_.size() + local_comes_.size(); come != 0) {
     return "rank " + std::to_string(engine_.plan().self.value) + " waits for " + std::to_string(come) + " bytes of " +
-           name_of(coming_.version) + ", which are on their way from a GPU to its log";
+           name_of(coming_.known.version) + ", which are on their way from a GPU to its log";
   }
+  const Version oldest = pending_.empty() ? engine_.version() : pending_.front().known.version;
   std::string lacks;
   for (const auto& [id, pull] : pulls_) {
-    if (pull.key.round.version != pending_.version) continue;
+    if (pull.key.round.version != oldest) continue;
     lacks += lacks.empty() ? " lacks " : ", ";
     if (pull.key.kind == RecordKind::kLocal) {
       lacks += "the local state of rank " + std::to_string(pull.key.round.sequence.value);
@@ -454,36 +479,40 @@ std::string Checkpoints::describe_wait() const {
                " of the global state";
     }
   }
-  return "checkpoint waits until " + name_of(pending_.version) + " is committed: rank " +
+  return "checkpoint waits until " + name_of(oldest) + " is committed: rank " +
          std::to_string(engine_.plan().self.value) +
          (lacks.empty()
               ? " holds its part of it; the tracker commits it when all have said so, and its log says who has not"
               : lacks);
 }
 
-bool Checkpoints::lacks_of_pending() const {
-  return std::ranges::any_of(pulls_, [&](const auto& p) { return p.second.key.round.version == pending_.version; });
+bool Checkpoints::lacks_of_oldest() const {
+  const Version oldest = pending_.front().known.version;
+  return std::ranges::any_of(pulls_, [&](const auto& p) { return p.second.key.round.version == oldest; });
 }
 
 std::optional<WorkerMachine::StateWord> Checkpoints::take_state_word() {
-  if (told_ || voted_ || pending_.version <= committed_ || !lacks_of_pending()) return std::nullopt;
+  if (told_ || voted_ || pending_.empty() || !lacks_of_oldest()) return std::nullopt;
   told_ = true;
-  return WorkerMachine::StateWord{engine_.plan().epoch, pending_.timeline, pending_.version, state_digest()};
+  const Known& oldest = pending_.front().known;
+  return WorkerMachine::StateWord{engine_.plan().epoch, oldest.timeline, oldest.version, state_digest()};
 }
 
 std::optional<WorkerMachine::Vote> Checkpoints::take_vote() {
-  if (voted_ || pending_.version <= committed_ || lacks_of_pending()) return std::nullopt;
+  if (voted_ || pending_.empty() || lacks_of_oldest()) return std::nullopt;
   voted_ = true;
+  const Known& oldest = pending_.front().known;
   return WorkerMachine::Vote{engine_.plan().epoch,
-                             pending_.timeline,
-                             pending_.version,
+                             oldest.timeline,
+                             oldest.version,
                              state_digest(),
-                             engine_.positions_of(Version(pending_.version.value - 1)),
+                             engine_.positions_of(Version(oldest.version.value - 1)),
                              engine_.setups_done()};
 }
 
 wire::StateDigest Checkpoints::state_digest() const {
-  return hashes_.digest(pending_.has_local, pending_.world_size);
+  const Pending& oldest = pending_.front();
+  return oldest.hashes.digest(oldest.known.has_local, oldest.known.world_size);
 }
 
 }  // namespace warren::worker

@@ -4,7 +4,7 @@
 // The global state is cut into as many shards as there are ranks (recovery/shards.h); a rank logs those of its duty.
 // Its local state it logs itself, and ranks of replicas − 1 other domains pull a copy of it. A rank votes once it holds
 // all that the plan in force makes its duty; when the plan changes before the commit, duties and vote are looked at
-// again.
+// again. Where several are pending, it votes for the oldest alone: a vote says that the one before is committed.
 //
 // A committed checkpoint is filled up in the same way: whoever takes a lost rank's place holds its share once it has
 // loaded, and when a plan gives a rank other duties, it pulls what its host lacks from those who have it. What only
@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <span>
@@ -69,8 +70,12 @@ class Checkpoints {
   // Whether load() would find this one.
   [[nodiscard]] bool has_followed(const worker_effect::Loaded& what) const;
 
-  // One may be taken when the one before is committed.
-  [[nodiscard]] bool may_take() const { return pending_.version <= committed_ && !owes_state_; }
+  // One may be taken when the one before is committed. While the tracker is away nothing is committed: then several
+  // may be pending, as long as the log has room for what two more versions may take.
+  [[nodiscard]] bool may_take() const;
+  [[nodiscard]] std::size_t pending() const { return pending_.size(); }
+  // Nobody hears the tracker, or it is back.
+  void tracker_away(bool away) { tracker_away_ = away; }
   // Snapshots and ends the version. No call is outstanding. `local` null: the program has none. kExhausted: no room in
   // the log; nothing has changed.
   // `hashes`: of the global state, as far as they are known.
@@ -133,6 +138,13 @@ class Checkpoints {
       return {kind, {timeline, kWorldGroup, version, Sequence(sequence)}};
     }
   };
+  // One that is not committed.
+  struct Pending {
+    Known known;
+    StateHashes hashes;
+    // Its global state, where ranks may be lost for good before they have logged their share of it.
+    std::vector<std::byte> state = {};
+  };
   struct Pull {
     RecordKey key;
     std::vector<std::byte> bytes;  // where a global shard goes
@@ -140,14 +152,16 @@ class Checkpoints {
   };
   [[nodiscard]] Status log(const RecordKey& key, const RecordInfo& info, std::span<const std::byte> state,
                            const Ranges& bytes);
-  [[nodiscard]] Status log_pending(Version version, std::span<const std::byte> global,
-                                   const std::span<const std::byte>* local, StateHashes hashes);
+  [[nodiscard]] Result<Pending> log_state(Version version, std::span<const std::byte> global,
+                                          const std::span<const std::byte>* local, StateHashes hashes);
   [[nodiscard]] Status log_and_hash(const Known& taken, std::span<const std::byte> state, StateHashes& hashes);
-  [[nodiscard]] bool lacks_of_pending() const;
+  [[nodiscard]] bool has_room_for_another() const;
+  [[nodiscard]] bool lacks_of_oldest() const;
   [[nodiscard]] wire::StateDigest state_digest() const;
-  void hold(const Known& taken);
+  void hold(Pending taken);
+  void work_for_vote();
   [[nodiscard]] Ranges duty(const Known& of) const;
-  void log_again();
+  void log_again(Pending& pending);
   // Local states of a job of this size.
   [[nodiscard]] bool has_our_locals(const Known& of) const;
   [[nodiscard]] Ranges held_by_living(const RecordKey& key);
@@ -179,18 +193,17 @@ class Checkpoints {
   std::optional<Replayer::Done> ready_;  // what load() has found of it, until advance()
   bool adopted_ = false;                 // want_ is what was begun while following
   // Taking.
-  Known loading_, base_, pending_;  // base_: the committed one, once this life has it
-  StateHashes hashes_;              // of what is pending, or comes in parts
-  // The pending one's global state, where ranks may be lost for good before they have logged their share of it.
-  std::vector<std::byte> kept_state_;
+  Known loading_, base_;         // base_: the committed one, once this life has it
+  std::deque<Pending> pending_;  // oldest first: that one is voted for
+  bool tracker_away_ = false;
   Version committed_;
   Timeline committed_timeline_;
   bool owes_state_ = false;
-  Known coming_;  // the one whose states come in parts
+  Pending coming_;  // the one whose states come in parts
   std::uint64_t coming_local_bytes_ = 0;
   Ranges global_comes_, local_comes_;    // what has not come yet
   std::map<std::uint64_t, Pull> pulls_;  // by want
-  bool voted_ = true, told_ = true;      // in this epoch
+  bool voted_ = true, told_ = true;      // in this epoch, of the oldest that is pending
   Status failure_;
   std::string warning_;
 };

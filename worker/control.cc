@@ -889,6 +889,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    },
                    [&](const worker_effect::Loaded& e) { data_path_.loaded(e); },
                    [&](const worker_effect::Committed& e) { data_path_.committed(e.version, e.timeline); },
+                   [&](const worker_effect::TrackerAway& e) { data_path_.tracker_away(e.away); },
                    [&](const worker_effect::Fail& e) {
                      if (e.why.code() == Code::kFinished) forget_kept();
                      life_sign_.ended(e.why, e.fenced && logs_);

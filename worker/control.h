@@ -57,6 +57,7 @@ class DataPath {
   virtual void lent(Incarnation life, std::uint32_t memory) = 0;
   virtual void loaded(const worker_effect::Loaded& loaded) = 0;
   virtual void committed(Version version, Timeline timeline) = 0;
+  virtual void tracker_away(bool away) = 0;
   // Called often, for what has deadlines of its own; returns the next one.
   virtual std::optional<TimeMs> tick() = 0;
   // A thread is where it may never come back from.

@@ -320,6 +320,10 @@ void Engine::remember(const Group& group) {
   closed_[{group.id, version_}] = std::max(closed_[{group.id, version_}], group.next_sequence.value);
 }
 
+bool Engine::has_room_for_version() const {
+  return closed_.size() + 2 * (groups_.size() + 1) <= limits::kMaxPositions;
+}
+
 Status Engine::begin_version(Version version) {
   WARREN_CHECK(version > version_, "versions rise");
   for (const Frontier& f : plan_.frontier) {
@@ -519,8 +523,7 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
                                   " of which are destroyed and have messages that are not obsolete: destroy "
                                   "communicators that are no longer needed, and take a checkpoint"};
   }
-  // What a report can hold when this version is over as well and the next one has begun.
-  if (closed_.size() + 2 * (groups_.size() + 1) > limits::kMaxPositions) {
+  if (!has_room_for_version()) {
     return {Code::kExhausted, std::to_string(closed_.size()) +
                                   " groups of versions that are not obsolete have been destroyed or checkpointed: make "
                                   "fewer of them between two checkpoints"};

@@ -193,6 +193,8 @@ class Engine {
   // What older ones have logged is obsolete.
   [[nodiscard]] Timeline oldest_timeline() const;
   [[nodiscard]] Status begin_version(Version version);
+  // A report can hold how many rounds each group has done, with one version more.
+  [[nodiscard]] bool has_room_for_version() const;
   // Rounds done in `version`, closed, by group.
   [[nodiscard]] std::vector<wire::Position> positions_of(Version version) const;
   // Set-up rounds that this life has completed, by (group, name).

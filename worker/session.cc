@@ -794,6 +794,13 @@ void Session::loaded(const worker_effect::Loaded& loaded) {
   wake(caller_wake_);
 }
 
+void Session::tracker_away(bool away) {
+  const auto lock = lock_for_control();
+  if (!checkpoints_) return;
+  checkpoints_->tracker_away(away);
+  wake(caller_wake_);
+}
+
 void Session::committed(Version version, Timeline timeline) {
   const auto lock = lock_for_control();
   if (!checkpoints_) return;
@@ -1996,7 +2003,7 @@ Status Session::end_calls(std::unique_lock<std::mutex>& lock) {
   return give_state(lock);
 }
 
-// Waits for the commit of the checkpoint before.
+// Waits for the commit of the checkpoint before; while the tracker is away, for room for another one.
 Status Session::await_commit(std::unique_lock<std::mutex>& lock) {
   waits_for_commit_ = true;
   const Counted waits(awaiting_job_);

@@ -189,6 +189,7 @@ class Session final : private DataPath {
   void lent(Incarnation life, std::uint32_t memory) override;
   void loaded(const worker_effect::Loaded& loaded) override;
   void committed(Version version, Timeline timeline) override;
+  void tracker_away(bool away) override;
   std::optional<TimeMs> tick() override;
   bool may_hang() const override { return moves_exchanged_; }
   bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,

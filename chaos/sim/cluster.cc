@@ -1559,7 +1559,9 @@ SimOutcome Cluster::run() {
   if (options_.deadlock) world_.program_deadlocks(*options_.deadlock);
   make_slots();
   if (setting_.mirror) mirror_.emplace(setting_.world_size);
-  if (options_.tracker_dies_before_effect) tracker_.crash_before_effect(*options_.tracker_dies_before_effect);
+  if (options_.tracker_dies_before_effect) {
+    tracker_.crash_before_effect(*options_.tracker_dies_before_effect, options_.tracker_away_us);
+  }
   world_.after(world_.random.chance(0.2) ? world_.random.between(0, 200'000) : 0, [this] { tracker_.start(); });
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     if (world_.strikes(Fault::absent_worker)) {
@@ -1635,6 +1637,7 @@ SimOutcome Cluster::run() {
   out.rollbacks = judge_.rollbacks();
   out.kept_rounds = judge_.kept_rounds();
   out.spills = judge_.spills();
+  out.most_pending = judge_.most_pending();
   out.given_up = judge_.times_given_up();
   out.met = judge_.met();
   out.unmet = judge_.unmet();

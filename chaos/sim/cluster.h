@@ -61,6 +61,7 @@ struct SimOptions {
   std::vector<std::string> hosts;  // by worker; each a failure domain of its own
   // The tracker dies before it carries out its effect of this number (from 0).
   std::optional<std::uint64_t> tracker_dies_before_effect;
+  std::optional<std::int64_t> tracker_away_us;  // and is started again so much later; nullopt: soon
   bool journal_dies_too = false;
   // Of the commit of this number (from 1) one worker alone hears; then the tracker's machine goes with its disk, and
   // the worker stands still for longer than the others are asked what they know, and not for as long as would fence it.
@@ -109,6 +110,7 @@ struct SimOutcome {
   std::uint64_t rounds = 0, events = 0, epochs = 0, lives = 0;
   std::uint64_t most_events_waiting = 0;  // at once
   std::uint64_t commits = 0, rollbacks = 0, second_faults = 0;
+  std::uint64_t most_pending = 0;    // versions that one life had taken and nobody had committed
   std::uint64_t kept_rounds = 0;     // that disks gave to plans after no life had survived
   std::uint64_t spills = 0;          // of memory logs that were full
   std::uint64_t given_up = 0;        // times that one gave up results

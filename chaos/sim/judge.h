@@ -141,6 +141,8 @@ class Judge {
   [[nodiscard]] std::uint64_t times_given_up() const { return times_given_up_; }
   // Of them some that a new life would need: a loss undoes what is not committed, or ends the job.
   [[nodiscard]] bool unprotected() const;
+  void pending(std::size_t versions) { most_pending_ = std::max(most_pending_, std::uint64_t{versions}); }
+  [[nodiscard]] std::uint64_t most_pending() const { return most_pending_; }
   void spilled() { ++spills_; }
   [[nodiscard]] std::uint64_t spills() const { return spills_; }
   // How many timelines began from the mirror.
@@ -247,6 +249,7 @@ class Judge {
   std::uint64_t from_mirror_ = 0;
   Epoch gap_in_;
   bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false, load_failed_ = false;
+  std::uint64_t most_pending_ = 0;
   std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0, spills_ = 0, met_ = 0, unmet_ = 0;
   std::map<Timeline, std::optional<GivenUp>> gone_from_logs_;
   std::uint64_t times_given_up_ = 0;

@@ -239,7 +239,8 @@ void SimTracker::drain() {
       crash();
       links_.died();
       // Its launcher starts it again, whatever else happens.
-      world_.after(world_.random.between(1000, 1500 * round_timeout_ms_), [this] { start(); });
+      const Micros drawn_us = world_.random.between(1000, 1500 * round_timeout_ms_);
+      world_.after(std::exchange(away_us_, std::nullopt).value_or(drawn_us), [this] { start(); });
       return;
     }
     if (!carry_out(pending_.front())) {

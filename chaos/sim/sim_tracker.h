@@ -57,8 +57,11 @@ class SimTracker {
   void fail_writes(std::size_t count) { disk_->fail_writes += count; }
   void mend_disk() { disk_->fail_writes = 0; }
 
-  // Dies before the effect of this number, counted over its lives, and comes back.
-  void crash_before_effect(std::uint64_t number) { crash_before_effect_ = number; }
+  // Dies before the effect of this number, counted over its lives, and comes back: soon, or after this time.
+  void crash_before_effect(std::uint64_t number, std::optional<Micros> away_us) {
+    crash_before_effect_ = number;
+    away_us_ = away_us;
+  }
   [[nodiscard]] std::uint64_t effects() const { return effects_; }
   [[nodiscard]] bool job_forgotten() const { return forgotten_; }
   // Over all its lives.
@@ -97,6 +100,7 @@ class SimTracker {
   std::map<std::uint32_t, wire::Envelope> votes_;  // by rank, for mutants
   std::uint64_t effects_ = 0;
   std::optional<std::uint64_t> crash_before_effect_;
+  std::optional<Micros> away_us_;
   std::vector<std::uint64_t> counts_;
 };
 

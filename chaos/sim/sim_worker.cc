@@ -513,6 +513,10 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
             look_at_checkpoints();
             data_moved();
           },
+          [&](const worker_effect::TrackerAway& e) {
+            if (checkpoints_) checkpoints_->tracker_away(e.away);
+            data_moved();
+          },
           [&](const worker_effect::Committed& e) {
             judge_.told_committed(e.version, e.timeline);
             committed_ = e;
@@ -1333,7 +1337,7 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
         cut(worker::StateKind::kGlobal, global, share);
         if (with_local) cut(worker::StateKind::kLocal, local, Ranges(0, local.size()));
         if (!parts_.empty()) {
-          if (world_.is(Mutant::votes_without_its_state))
+          if (world_.is(Mutant::votes_without_its_state) && checkpoints_->pending() == 0)
             vote_early(worker::StateHashes(global).digest(with_local, settings_.world_size()));
           bring_part();
         }
@@ -1350,6 +1354,7 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
       links_.doomed();
       return false;
     }
+    judge_.pending(checkpoints_->pending());
     look_at_checkpoints();
   }
   if (!status.ok()) {

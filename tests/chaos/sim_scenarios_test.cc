@@ -396,6 +396,35 @@ TEST(Scenario, OneMemberAloneHasHeardOfACommit) {
   EXPECT_GT(learned, 5 / kFewer);
 }
 
+// The tracker is away for ten round timeouts, and the program goes on from version to version. One rank dies then, or
+// after it is back: its new life goes through them all.
+TEST(Scenario, VersionsGoOnWhileTheTrackerIsAway) {
+  std::uint64_t most = 0, runs = 0;
+  for (std::uint64_t seed = 90; seed < 90 + seeds(8); ++seed) {
+    SimOptions options = checkpoints(seed * 10);
+    options.many_versions = true;
+    options.shrinks = seed % 4 == 3;
+    options.tracker_away_us = 5'000'000;
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "") << "seed " << options.seed;
+    const std::uint64_t returns = whole.passages[1][static_cast<std::size_t>(KillPoint::kReturn)];
+    for (std::uint64_t effect = 0; effect < whole.tracker_effects; effect += 1 + whole.tracker_effects / seeds(8)) {
+      for (std::uint64_t at = 0; at <= returns; at += 1 + returns / 5) {
+        SimOptions one = options;
+        one.tracker_dies_before_effect = effect;
+        if (at > 0) one.deaths = {{1, KillPoint::kReturn, at, false}};
+        const SimOutcome o = simulate(one);
+        ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", effect " << effect << ", return " << at;
+        ASSERT_EQ(o.rollbacks, 0u) << "seed " << options.seed << ", effect " << effect << ", return " << at;
+        most = std::max(most, o.most_pending);
+        ++runs;
+      }
+    }
+  }
+  EXPECT_GT(runs, 50 / kFewer);
+  EXPECT_GE(most, 5u);
+}
+
 struct OneFault {
   Fault fault;
   double rate;

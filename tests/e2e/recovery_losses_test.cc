@@ -148,11 +148,15 @@ TEST(Recovery, AStoppedWorkerIsReplacedAndFindsItselfFenced) {
 }
 
 TEST(Recovery, TheTrackerIsKilledWhileRoundsGoOn) {
-  Job job(shape(3, Mix::kBig, 4 * kMiB, 12, 4), two_hosts(3));
+  Job job(shape(3, Mix::kBig, 4 * kMiB, 12, 1), two_hosts(3));
   job.when({0, RecordEvent::kBegin, 2, 0}, [&] { job.kill_tracker(); });
-  // Rounds go on; the commit of the next version waits for it.
-  job.when({0, RecordEvent::kResult, 6, 0}, [&] { job.start_tracker(); });
+  // Rounds and checkpoints go on; commits wait for it. Then a rank comes back, and goes through all that was pending.
+  job.when({0, RecordEvent::kResult, 9, 0}, [&] {
+    job.start_tracker();
+    job.kill(1);
+  });
   job.run();
+  EXPECT_GE(job.judge().progress(1).replayed, 6u);
 }
 
 TEST(Recovery, TheTrackerIsKilledThenAWorker) {

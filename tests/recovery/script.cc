@@ -388,6 +388,8 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
           (f->fenced ? "fenced " : "fail ") + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
     } else if (const auto* serve = std::get_if<worker_effect::Serve>(&effect)) {
       text += "serve epoch " + std::to_string(serve->plan.epoch()) + "\n";
+    } else if (const auto* tracker = std::get_if<worker_effect::TrackerAway>(&effect)) {
+      text += tracker->away ? "tracker away\n" : "tracker heard\n";
     } else if (std::holds_alternative<worker_effect::Left>(effect)) {
       text += "left\n";
     } else if (std::holds_alternative<worker_effect::Finished>(effect)) {

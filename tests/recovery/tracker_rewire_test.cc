@@ -73,6 +73,15 @@ class Ring : public TrackerScript {
     for (const std::uint64_t life : lives_) text += report(life, epoch_, version_, {position(version_, 3)});
     return text;
   }
+  // Likewise; the ranks have begun these versions.
+  std::string stop_in(const std::vector<std::uint64_t>& versions) {
+    ++epoch_;
+    std::string text;
+    for (std::size_t rank = 0; rank < lives_.size(); ++rank) {
+      text += report(lives_[rank], epoch_, versions[rank], {position(versions[rank], 3)});
+    }
+    return text;
+  }
   // A rank dies and comes back.
   std::string replace(std::size_t rank) {
     const std::uint64_t peer = (rank + 1) % size(), other = (rank + 2) % size();
@@ -327,6 +336,15 @@ TEST(Reorder, TheRingGoesAroundTheLinkFromAVersionOnThatNobodyHasBegun) {
   // Version 2 is committed, 3 begun; 4, which is 3 to programs, cannot be.
   EXPECT_EQ(t.orders(), "4: 0 1 3 2");
   EXPECT_EQ(t.detours(), "1-2 by 0 3") << "until then, and for what is no ring";
+}
+
+// While a tracker was away rank 1 has taken versions that nobody has committed, and has begun rounds of the newest.
+TEST(Reorder, FromBeyondWhatRanksHaveBegunWithoutTheTracker) {
+  Ring t({"a", "b", "c", "d"}, true, 2, true);
+  t.commit(2);
+  (void)t.seconds(13);
+  (void)t.stop_in({2, 6, 5, 5});
+  EXPECT_EQ(t.orders(), "7: 0 1 3 2");
 }
 
 TEST(Reorder, OfAJobWithoutACheckpoint) {

@@ -715,13 +715,20 @@ TEST(Worker, TheTrackersSilenceIsLoggedAndNoErrorForAMember) {
   std::string text;
   for (int i = 0; i < 600; ++i) text += w.pass(1000);
   EXPECT_NE(
-      text.find("log tracker_silent: the tracker at 10.0.0.9:9100 has not answered for 5 s; rounds go on; commits "
-                "of checkpoints and recoveries wait for it\n"),
+      text.find("log tracker_silent: the tracker at 10.0.0.9:9100 has not answered for 5 s; rounds and checkpoints "
+                "go on while the log has room; commits and recoveries wait for it\n"),
       std::string::npos);
+  // Before that, when it was silent for three heartbeats; said once.
+  EXPECT_LT(text.find("tracker away\n"), text.find("log tracker_silent"));
+  EXPECT_EQ(text.find("tracker away\n"), text.rfind("tracker away\n"));
   EXPECT_EQ(w.machine().state(), State::kMember);
   EXPECT_EQ(w.reply(901),
             "log tracker_back: the tracker at 10.0.0.9:9100 answers again after 600 s\n"
-            "log tracker_restarted: the tracker at 10.0.0.9:9100 has been started again\n");
+            "log tracker_restarted: the tracker at 10.0.0.9:9100 has been started again\n"
+            "tracker heard\n");
+  text.clear();
+  for (int i = 0; i < 4; ++i) text += w.pass(1000);
+  EXPECT_NE(text.find("tracker away\n"), std::string::npos) << "and away again";
 }
 
 TEST(Worker, AFailureThatASilentTrackerDoesNotAnswerEndsInAnError) {

@@ -2519,6 +2519,50 @@ TEST(LazyCheckpoint, IsCommittedOnceAllHaveGivenTheirState) {
   EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state->value().global.begin(), state->value().global.end()));
 }
 
+// While the tracker is away a rank takes one version after the other, as long as its log has room. What all have taken
+// is committed when it is back, one after the other, and then one alone may be pending again.
+TEST(PendingCheckpoints, WaitForATrackerThatIsAway) {
+  World::Options options;
+  options.size = 3;
+  options.hosts = {0, 1, 2};
+  options.segment_bytes = std::size_t{1} << 20;
+  World world(options);
+  load_all(world, {0, 1, 2});
+  const auto model = [](std::uint64_t value) { return std::vector<std::uint64_t>(15'000, value); };
+  const auto take = [&](int r) {
+    const auto state = model(world.engine(r).version().value);
+    return world.checkpoints(r).take(std::as_bytes(std::span(state)), nullptr);
+  };
+  ASSERT_TRUE(take(0).ok());
+  EXPECT_FALSE(world.checkpoints(0).may_take());
+  for (int r = 0; r < 3; r++) world.checkpoints(r).tracker_away(true);
+  for (int r = 0; r < 2; r++) {
+    while (world.checkpoints(r).may_take()) ASSERT_TRUE(take(r).ok());
+    EXPECT_GT(world.checkpoints(r).pending(), 5u);
+    EXPECT_GT(world.log(r).bytes_held(), options.segment_bytes / 2);
+  }
+  // Rank 2 comes later, and does not get so far.
+  for (int i = 0; i < 4; i++) ASSERT_TRUE(take(2).ok());
+  for (int r = 0; r < 3; r++) world.checkpoints(r).tracker_away(false);
+  EXPECT_FALSE(world.checkpoints(2).may_take());
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).newest_committed() == version_of_program(4); }));
+  EXPECT_TRUE(world.checkpoints(2).may_take());
+  EXPECT_FALSE(world.checkpoints(0).may_take());
+  world.kill(1);
+  world.next_epoch({1});
+  world.load(1);
+  std::optional<Result<Checkpoints::State>> state;
+  ASSERT_TRUE(world.run([&] { return (state = world.checkpoints(1).loaded()).has_value(); }));
+  ASSERT_TRUE(state->ok());
+  EXPECT_EQ(state->value().version, 4u);
+  const auto saved = model(version_of_program(3).value);
+  const auto bytes = std::as_bytes(std::span(saved));
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state->value().global.begin(), state->value().global.end()));
+  // The versions that rank 0 has taken are committed as the others come to them.
+  for (const int r : {1, 2}) ASSERT_TRUE(take(r).ok());
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).newest_committed() == version_of_program(5); }));
+}
+
 // A sum in place of `count` times the rank's number, counted from one.
 void submit_sum(World& world, int rank, Call& call, std::vector<std::uint64_t>& buffer, std::size_t count) {
   buffer.assign(count, static_cast<std::uint64_t>(rank) + 1);
