@@ -145,6 +145,39 @@ Status Checkpoints::log(const RecordKey& key, const RecordInfo& info, std::span<
   return {};
 }
 
+// What a dead life of the host has logged of a version before it was committed may serve whoever loads it. Its next
+// life may have made something else, which nobody may mix with that.
+void Checkpoints::compare_with_the_dead(const RecordKey& key, const RecordInfo& info, std::uint64_t at,
+                                        std::span<const std::byte> bytes) {
+  const auto differs = [&](const std::string& how) {
+    contradicted_ = true;
+    if (!failure_.ok()) return;
+    const bool local = key.kind == RecordKind::kLocal;
+    failure_ = {Code::kUnavailable,
+                "an earlier life of a worker on this host has logged another " +
+                    (local ? "local state of rank " + std::to_string(key.round.sequence.value) : "global state") +
+                    " of " + name_of(key.round.version) + ", which is not committed: " + how +
+                    "; the two must not be mixed, so all ranks go back to the checkpoint before"};
+  };
+  HostLogReader& reader = recall_.reader();
+  const auto known = reader.info(key);
+  if (!known.ok()) return differs(known.status().describe());
+  if (!known.value()) return;
+  if (known.value()->total_bytes != info.total_bytes) {
+    return differs(std::to_string(known.value()->total_bytes) + " bytes, and now " + std::to_string(info.total_bytes));
+  }
+  if (*known.value() != info) return differs("with a local state in one of them");
+  const std::uint64_t end = at + bytes.size();
+  std::vector<std::byte> theirs;
+  const Ranges dead = reader.held_within(key, at, end).minus(held_by_living(key));
+  for (const Interval& i : dead.intervals()) {
+    theirs.resize(i.end - i.begin);
+    if (!reader.read(key, i.begin, theirs)) continue;  // dropped meanwhile
+    if (std::ranges::equal(theirs, bytes.subspan(i.begin - at, theirs.size()))) continue;
+    return differs("bytes " + std::to_string(i.begin) + " to " + std::to_string(i.end) + " differ");
+  }
+}
+
 Status Checkpoints::may_hold(std::uint64_t state_bytes) {
   if (state_bytes <= limits::kMaxStateBytes) return {};
   return {Code::kInvalidArgument, "a checkpoint's state has " + std::to_string(state_bytes) + " bytes, and may have " +
@@ -173,10 +206,12 @@ Result<Checkpoints::Pending> Checkpoints::log_state(Version version, std::span<c
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
   const std::uint32_t world_size = engine_.plan().world_size;
   const Known taken{version, engine_.timeline(), global.size(), local != nullptr, world_size};
+  const RecordKey global_key = taken.key(RecordKind::kGlobal, 0), local_key = taken.key(RecordKind::kLocal, self);
+  compare_with_the_dead(global_key, info_of(global.size(), taken.has_local, world_size), 0, global);
+  if (local != nullptr) compare_with_the_dead(local_key, info_of(local->size(), true, world_size), 0, *local);
   Status status = log_and_hash(taken, global, hashes);
   if (status.ok() && local != nullptr) {
-    status = log(taken.key(RecordKind::kLocal, self), info_of(local->size(), true, world_size), *local,
-                 Ranges(0, local->size()));
+    status = log(local_key, info_of(local->size(), true, world_size), *local, Ranges(0, local->size()));
   }
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(version));
   Pending pending{taken, std::move(hashes)};
@@ -292,8 +327,9 @@ Status Checkpoints::give_part(const StatePiece& part) {
   const RecordKey key =
       global ? coming_.known.key(RecordKind::kGlobal, 0) : coming_.known.key(RecordKind::kLocal, self);
   const std::uint64_t bytes = global ? coming_.known.global_bytes : coming_local_bytes_;
-  const Status status = recall_.log().publish(key, info_of(bytes, coming_.known.has_local, coming_.known.world_size),
-                                              part.at, part.bytes);
+  const RecordInfo info = info_of(bytes, coming_.known.has_local, coming_.known.world_size);
+  compare_with_the_dead(key, info, part.at, part.bytes);
+  const Status status = recall_.log().publish(key, info, part.at, part.bytes);
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(coming_.known.version));
   comes = comes.minus(Ranges(part.at, end));
   if (global_comes_.empty() && local_comes_.empty()) hold(std::move(coming_));
@@ -401,6 +437,8 @@ void Checkpoints::advance() {
     Status status = done->status;
     if (status.ok()) {
       const std::vector<std::byte>& bytes = pull.key.kind == RecordKind::kLocal ? done->bytes : pull.bytes;
+      // What is committed the dead have held too.
+      if (pull.key.round.version > committed_) compare_with_the_dead(pull.key, *done->info, pull.begin, bytes);
       status = recall_.log().publish(pull.key, *done->info, pull.begin, bytes);
     }
     if (!status.ok()) {
@@ -492,14 +530,14 @@ bool Checkpoints::lacks_of_oldest() const {
 }
 
 std::optional<WorkerMachine::StateWord> Checkpoints::take_state_word() {
-  if (told_ || voted_ || pending_.empty() || !lacks_of_oldest()) return std::nullopt;
+  if (told_ || voted_ || contradicted_ || pending_.empty() || !lacks_of_oldest()) return std::nullopt;
   told_ = true;
   const Known& oldest = pending_.front().known;
   return WorkerMachine::StateWord{engine_.plan().epoch, oldest.timeline, oldest.version, state_digest()};
 }
 
 std::optional<WorkerMachine::Vote> Checkpoints::take_vote() {
-  if (voted_ || pending_.empty() || lacks_of_oldest()) return std::nullopt;
+  if (voted_ || contradicted_ || pending_.empty() || lacks_of_oldest()) return std::nullopt;
   voted_ = true;
   const Known& oldest = pending_.front().known;
   return WorkerMachine::Vote{engine_.plan().epoch,

@@ -8,7 +8,8 @@
 //
 // A committed checkpoint is filled up in the same way: whoever takes a lost rank's place holds its share once it has
 // loaded, and when a plan gives a rank other duties, it pulls what its host lacks from those who have it. What only
-// dead lives of the host hold counts as lacking: their segments are forgotten.
+// dead lives of the host hold counts as lacking: their segments are forgotten. Until then they may serve too, so a new
+// life that gives other bytes than they hold has the job go back to the version before.
 //
 // Threads: one at a time, the owner of the data path.
 #pragma once
@@ -152,6 +153,8 @@ class Checkpoints {
   };
   [[nodiscard]] Status log(const RecordKey& key, const RecordInfo& info, std::span<const std::byte> state,
                            const Ranges& bytes);
+  void compare_with_the_dead(const RecordKey& key, const RecordInfo& info, std::uint64_t at,
+                             std::span<const std::byte> bytes);
   [[nodiscard]] Result<Pending> log_state(Version version, std::span<const std::byte> global,
                                           const std::span<const std::byte>* local, StateHashes hashes);
   [[nodiscard]] Status log_and_hash(const Known& taken, std::span<const std::byte> state, StateHashes& hashes);
@@ -196,6 +199,7 @@ class Checkpoints {
   Known loading_, base_;         // base_: the committed one, once this life has it
   std::deque<Pending> pending_;  // oldest first: that one is voted for
   bool tracker_away_ = false;
+  bool contradicted_ = false;  // by what a dead life has logged: this life votes for nothing any more
   Version committed_;
   Timeline committed_timeline_;
   bool owes_state_ = false;

@@ -1558,6 +1558,9 @@ SimOutcome Cluster::run() {
   if (options_.bad_link) world_.cut_off(*options_.bad_link);
   if (options_.deadlock) world_.program_deadlocks(*options_.deadlock);
   make_slots();
+  if (const auto& other = options_.other_state) {
+    world_.give_other_state_once(slots_[other->worker].worker_id, version_of_program(other->checkpoint));
+  }
   if (setting_.mirror) mirror_.emplace(setting_.world_size);
   if (options_.tracker_dies_before_effect) {
     tracker_.crash_before_effect(*options_.tracker_dies_before_effect, options_.tracker_away_us);

@@ -88,6 +88,12 @@ struct SimOptions {
     std::optional<bool> silently{};
   };
   std::vector<Death> deaths;
+  // A worker's first life gives another state than the others for its checkpoint of this number (from 1).
+  struct OtherState {
+    std::size_t worker = 0;
+    std::uint64_t checkpoint = 1;
+  };
+  std::optional<OtherState> other_state;
   // The machine of a worker's first life is taken away, as it has been told at that life's passage of this number (from
   // 0) through a place: it is there for so long, and its workers' next lives begin elsewhere.
   struct Notice {

@@ -1303,7 +1303,8 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
     const auto local = program_.saved_local(step.version, rank_, right != nullptr ? *right : state_);
     const std::span<const std::byte> local_state = local;
     bool with_local = step.local;
-    if (settings_.world_size() > 1 && world_.gives_other_state(worker_id(), engine_.timeline(), step.version)) {
+    if (settings_.world_size() > 1 &&
+        world_.gives_other_state(worker_id(), attempt(), engine_.timeline(), step.version)) {
       judge_.excuse_rollback();
       if (world_.keeps_transcript()) world_.tell(describe() + " checkpoints a state that the others do not have");
       Random draws(Random::mix(engine_.timeline().value) + step.version.value);

@@ -59,16 +59,23 @@ class World {
     stray_ = worker_id;
     return true;
   }
-  // Fault::other_state, for one worker of a job: two that gave the same other state would agree on it. All lives of a
-  // timeline do so alike: that a life makes other bytes of a version than the one before it is another fault, which
-  // nothing finds yet where the logs of both are read.
-  bool gives_other_state(const std::string& worker_id, Timeline timeline, Version version) {
+  // Fault::other_state, for one worker of a job: two that gave the same other state would agree on it. All its lives of
+  // a timeline do so alike, or the first one alone that comes to the version.
+  bool gives_other_state(const std::string& worker_id, std::uint32_t attempt, Timeline timeline, Version version) {
     if (!other_.empty() && other_ != worker_id) return false;
     const auto place = std::pair(timeline, version);
-    if (!other_places_.contains(place) && !strikes(Fault::other_state)) return false;
+    if (const auto other = other_places_.find(place); other != other_places_.end()) {
+      return !other->second || *other->second == attempt;
+    }
+    if (!strikes(Fault::other_state)) return false;
     other_ = worker_id;
-    other_places_.insert(place);
+    other_places_.emplace(place, random.chance(0.3) ? std::optional(attempt) : std::nullopt);
     return true;
+  }
+  // This worker's first life will, at this version of the first timeline.
+  void give_other_state_once(const std::string& worker_id, Version version) {
+    other_ = worker_id;
+    other_places_.emplace(std::pair(Timeline(0), version), 0);
   }
   // Faults stop: the liveness phase.
   void calm() { calm_ = true; }
@@ -139,7 +146,7 @@ class World {
   std::uint64_t digest_ = 0;
   std::vector<std::string> transcript_;
   std::string verdict_, stray_, other_;
-  std::set<std::pair<Timeline, Version>> other_places_;
+  std::map<std::pair<Timeline, Version>, std::optional<std::uint32_t>> other_places_;  // which attempt; nullopt: all
   std::optional<Straggler> straggler_;
   std::optional<Deadlock> deadlock_;
   std::optional<BadLink> bad_link_;

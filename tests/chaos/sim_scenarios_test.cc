@@ -206,6 +206,32 @@ TEST(Scenario, ARankCheckpointsAnotherStateThanTheOthers) {
   EXPECT_GT(found, 40 / kFewer);
 }
 
+// I5: a life logs another state than the others and dies before the commit. Its next life gives the right one, and
+// would have it committed: it finds the other one on its host, and all go back to the version before.
+TEST(Scenario, ADeadLifeHasLeftAnotherState) {
+  std::uint64_t found = 0, runs = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
+    SimOptions options = calm(static_cast<std::uint32_t>(2 + seed % 3), seed);
+    options.replicas = static_cast<std::uint32_t>(1 + seed % 2);
+    options.hosts = std::vector<std::string>(4, "a");
+    if (seed % 2 == 0) options.hosts = {"a", "b", "c", "a"};
+    options.disks = options.shrinks = false;
+    for (std::uint64_t checkpoint = 1; checkpoint <= 3; ++checkpoint) {
+      for (std::uint64_t returns = 0; returns < 12; returns += 3) {
+        options.other_state = {1, checkpoint};
+        options.deaths = {{1, KillPoint::kCheckpoint, checkpoint - 1}, {1, KillPoint::kReturn, returns, false, 1}};
+        const SimOutcome o = simulate(options);
+        ASSERT_EQ(o.verdict, "") << "seed " << seed << ", checkpoint " << checkpoint << ", return " << returns;
+        ASSERT_EQ(tracker(o, "states_differ"), 0u) << "seed " << seed << ", checkpoint " << checkpoint;
+        found += o.rollbacks;
+        runs += o.lives > *options.world_size;
+      }
+    }
+  }
+  EXPECT_GT(runs, 100 / kFewer);
+  EXPECT_GT(found, 5 / kFewer);
+}
+
 // Scenario 9, as far as memory goes: as many machines are lost as there are copies, with votes under way; what goes on
 // starts from the newest committed checkpoint, or says that it is lost, and never serves what was undone.
 TEST(Scenario, ARollbackAfterAsManyLossesAsCopies) {
