@@ -71,7 +71,9 @@ std::string make_private(const std::string& directory) {
   std::size_t files = 0;  // RocksDB makes its files with mode 0644: nobody else reaches them in a private directory
   const auto names = names_in(directory);
   for (const std::string& name : names.ok() ? names.value() : std::vector<std::string>()) {
-    if (take_from_others(directory + "/" + name, S_IFREG, kPrivateFile) != 0) files++;
+    std::string path = directory;
+    path.append("/").append(name);
+    if (take_from_others(path, S_IFREG, kPrivateFile) != 0) files++;
   }
   if (before == 0) return "";
   return "permissions corrected: other users could read the directory " + directory +

@@ -14,7 +14,7 @@ FetchNetwork::FetchNetwork(World& world, Ends ends, std::int64_t round_timeout_m
       round_timeout_ms_(round_timeout_ms),
       latency_us_(world.random.between(10, 1000)) {}
 
-void FetchNetwork::travel(std::function<void()> arrive) {
+void FetchNetwork::travel(const std::function<void()>& arrive) {
   if (world_.strikes(Fault::fetch_lost)) return;
   const int copies = world_.strikes(Fault::fetch_twice) ? 2 : 1;
   for (int copy = 0; copy < copies; ++copy) {

@@ -34,7 +34,7 @@ class FetchNetwork {
   static constexpr std::size_t kMostInFlight = std::size_t{1} << 18;
   // What arrives damaged each time counts as not held: so often a life asks again for bytes of a round (replayer.cc).
   static constexpr int kMostDamaged = 3;
-  void travel(std::function<void()> arrive);
+  void travel(const std::function<void()>& arrive);
   void arrive(std::size_t life, Rank to, const std::string& bytes, int tries);
   void damage(std::size_t life, const wire::FetchRequest& request, wire::FetchReply& reply);
 
