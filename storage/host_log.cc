@@ -86,6 +86,14 @@ class IndexedReader final : public HostLogReader {
            });
   }
 
+  bool recorded_by_others(const RecordKey& key, std::span<const Incarnation> live) override {
+    const Look look(*this);
+    const Entry* entry = find(key);
+    return entry != nullptr && std::ranges::any_of(entry->pieces, [&](const Piece& p) {
+             return stands(p) && std::ranges::find(live, sources_.at(p.source).segment->view.life()) == live.end();
+           });
+  }
+
   bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) override {
     const Look look(*this);
     const Entry* entry = find(key);

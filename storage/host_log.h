@@ -200,6 +200,13 @@ class HostLogReader {
   [[nodiscard]] virtual Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) = 0;
   // Whether one of them has a record of it, if only one without bytes.
   [[nodiscard]] virtual bool recorded_by(const RecordKey& key, std::span<const Incarnation> live) = 0;
+  // Whether a life that is none of them has a record of it. As a disk tells: of bytes that they do not hold, or where
+  // none of them has a record.
+  [[nodiscard]] virtual bool recorded_by_others(const RecordKey& key, std::span<const Incarnation> live) {
+    if (!held(key).minus(held_by(key, live)).empty()) return true;
+    const auto known = info(key);
+    return (!known.ok() || known.value()) && !recorded_by(key, live);
+  }
   // Copies [begin, begin + out.size()) of the whole result; false (and rubbish in `out`) if the host does not hold all
   // of it, or it was dropped meanwhile.
   [[nodiscard]] virtual bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) = 0;

@@ -215,6 +215,9 @@ class CombinedReader final : public HostLogReader {
   bool recorded_by(const RecordKey& key, std::span<const Incarnation> live) override {
     return memory_->recorded_by(key, live) || disk_->recorded_by(key, live);
   }
+  bool recorded_by_others(const RecordKey& key, std::span<const Incarnation> live) override {
+    return memory_->recorded_by_others(key, live) || disk_->recorded_by_others(key, live);
+  }
   bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) override {
     if (memory_->read(key, begin, out)) return true;
     const std::uint64_t end = begin + out.size();

@@ -160,6 +160,8 @@ void Checkpoints::compare_with_the_dead(const RecordKey& key, const RecordInfo& 
                     "; the two must not be mixed, so all ranks go back to the checkpoint before"};
   };
   HostLogReader& reader = recall_.reader();
+  // What the living say of it their votes tell.
+  if (!reader.recorded_by_others(key, recall_.replayer().host_lives())) return;
   const auto known = reader.info(key);
   if (!known.ok()) return differs(known.status().describe());
   if (!known.value()) return;
