@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   expect(warren_create(nullptr, &comm), "cannot join");
   const float one = 1;
   float sum = 0;
-  expect(warren_allreduce(comm, &one, &sum, 1, WARREN_F32, WARREN_SUM, nullptr), "allreduce");
+  expect(warren_allreduce(comm, &one, &sum, 1, WARREN_F32, WARREN_SUM, nullptr, nullptr), "allreduce");
   const double finished_us = warren::bench::now_us();
   if (sum != static_cast<float>(warren_world_size(comm))) warren::bench::fail("a wrong sum");
   const std::string file = std::string(argv[1]) + "/" + std::to_string(warren_rank(comm)) + ".json";

@@ -25,15 +25,17 @@ int main(int argc, char** argv) {
   warren::bench::Subject subject;
   subject.name = arguments.text("name", "warren");
   subject.prepare = [&](const float* i, float* o, std::size_t n) { in = i, out = o, count = n; };
-  subject.call = [&] { expect(warren_allreduce(comm, in, out, count, WARREN_F32, WARREN_SUM, nullptr), "allreduce"); };
+  subject.call = [&] {
+    expect(warren_allreduce(comm, in, out, count, WARREN_F32, WARREN_SUM, nullptr, nullptr), "allreduce");
+  };
   const std::string collective = arguments.text("collective", "allreduce");
   const auto part = [&] { return count / static_cast<std::size_t>(ranks); };
   if (collective == "reduce_scatter") {
     subject.call = [&] {
-      expect(warren_reduce_scatter(comm, in, out, part(), WARREN_F32, WARREN_SUM, nullptr), "reduce_scatter");
+      expect(warren_reduce_scatter(comm, in, out, part(), WARREN_F32, WARREN_SUM, nullptr, nullptr), "reduce_scatter");
     };
   } else if (collective == "allgather") {
-    subject.call = [&] { expect(warren_allgather(comm, in, out, part(), WARREN_F32, nullptr), "allgather"); };
+    subject.call = [&] { expect(warren_allgather(comm, in, out, part(), WARREN_F32, nullptr, nullptr), "allgather"); };
   }
   subject.in_place = arguments.number("in_place", 0) != 0;
   if (arguments.number("allocated", 0) != 0) {

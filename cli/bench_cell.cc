@@ -127,22 +127,25 @@ class Bench {
     return second_.send();
   }
 
-  [[nodiscard]] warren_code call() {
+  [[nodiscard]] warren_code call(const warren_call_options* options) {
     const warren_type t = cell_.type.type;
     const warren_op op = cell_.op.op;
     std::byte* const in = given(in_at_);
     std::byte* const out = given(out_at_);
     switch (collective()) {
-      case BenchCollective::kAllreduce: return warren_allreduce(comm_, in, out, count_, t, op, nullptr);
-      case BenchCollective::kReduce: return warren_reduce(comm_, in, at_root(out), count_, t, op, kRoot, nullptr);
-      case BenchCollective::kBroadcast: return warren_broadcast(comm_, in, count_, t, kRoot, nullptr);
-      case BenchCollective::kBarrier: return warren_barrier(comm_, nullptr);
-      case BenchCollective::kAllgather: return warren_allgather(comm_, in, out, count_, t, nullptr);
-      case BenchCollective::kAllgatherv: return warren_allgatherv(comm_, in, out, counts_.data(), t, nullptr);
-      case BenchCollective::kReduceScatter: return warren_reduce_scatter(comm_, in, out, count_, t, op, nullptr);
-      case BenchCollective::kGather: return warren_gather(comm_, in, at_root(out), count_, t, kRoot, nullptr);
-      case BenchCollective::kScatter: return warren_scatter(comm_, at_root(in), out, count_, t, kRoot, nullptr);
-      case BenchCollective::kAllToAll: return warren_all_to_all(comm_, in, out, count_, t, nullptr);
+      case BenchCollective::kAllreduce: return warren_allreduce(comm_, in, out, count_, t, op, options, nullptr);
+      case BenchCollective::kReduce:
+        return warren_reduce(comm_, in, at_root(out), count_, t, op, kRoot, options, nullptr);
+      case BenchCollective::kBroadcast: return warren_broadcast(comm_, in, count_, t, kRoot, options, nullptr);
+      case BenchCollective::kBarrier: return warren_barrier(comm_, options, nullptr);
+      case BenchCollective::kAllgather: return warren_allgather(comm_, in, out, count_, t, options, nullptr);
+      case BenchCollective::kAllgatherv: return warren_allgatherv(comm_, in, out, counts_.data(), t, options, nullptr);
+      case BenchCollective::kReduceScatter:
+        return warren_reduce_scatter(comm_, in, out, count_, t, op, options, nullptr);
+      case BenchCollective::kGather: return warren_gather(comm_, in, at_root(out), count_, t, kRoot, options, nullptr);
+      case BenchCollective::kScatter:
+        return warren_scatter(comm_, at_root(in), out, count_, t, kRoot, options, nullptr);
+      case BenchCollective::kAllToAll: return warren_all_to_all(comm_, in, out, count_, t, options, nullptr);
       case BenchCollective::kSendRecv: return send_and_receive(in, out);
     }
     return WARREN_INTERNAL;
@@ -220,9 +223,9 @@ class Bench {
   warren_code send_and_receive(const std::byte* in, std::byte* out) {
     constexpr int kTag = 7;
     warren_handle* sending = nullptr;
-    warren_code code = warren_send(comm_, in, count_, cell_.type.type, (rank_ + 1) % ranks_, kTag, &sending);
+    warren_code code = warren_send(comm_, in, count_, cell_.type.type, (rank_ + 1) % ranks_, kTag, nullptr, &sending);
     if (code != WARREN_OK) return code;
-    code = warren_recv(comm_, out, count_, cell_.type.type, (rank_ + ranks_ - 1) % ranks_, kTag, nullptr);
+    code = warren_recv(comm_, out, count_, cell_.type.type, (rank_ + ranks_ - 1) % ranks_, kTag, nullptr, nullptr);
     const warren_code sent = warren_wait(sending);
     warren_handle_free(sending);
     return code != WARREN_OK ? code : sent;
@@ -252,13 +255,14 @@ Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<dou
     if ((i + cell.warmup) % kIterationsPerCheckpoint == 0) {
       if (Status s = outcome(warren_checkpoint(comm, nullptr, 0, nullptr, 0), "checkpoint"); !s.ok()) return s;
     }
-    if (Status s = outcome(warren_barrier(comm, nullptr), "the barrier before an iteration"); !s.ok()) return s;
+    if (Status s = outcome(warren_barrier(comm, nullptr, nullptr), "the barrier before an iteration"); !s.ok())
+      return s;
     if (i == 0) {
       result.inputs_lent = warren_inputs_lent(comm);
       result.rounds_exchanged = warren_rounds_exchanged(comm);
     }
     const auto begin = Clock::now();
-    const warren_code code = bench.call();
+    const warren_code code = bench.call(nullptr);
     const auto end = Clock::now();
     if (Status s = outcome(code, cell.collective.name); !s.ok()) return s;
     if (cell.check) {
@@ -274,22 +278,23 @@ Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<dou
 // The time of a batch of calls, one of them.
 Status time_batch(warren_comm* comm, const Cell& cell, Bench& bench, const std::string& algorithm, int calls,
                   double& one_us) {
+  warren_call_options options;
+  warren_call_options_init(&options);
+  options.algorithm = algorithm.c_str();
   if (Status s = outcome(warren_checkpoint(comm, nullptr, 0, nullptr, 0), "checkpoint"); !s.ok()) return s;
-  if (Status s = outcome(warren_barrier(comm, nullptr), "the barrier before a batch"); !s.ok()) return s;
+  if (Status s = outcome(warren_barrier(comm, nullptr, nullptr), "the barrier before a batch"); !s.ok()) return s;
   const auto begin = Clock::now();
   for (int i = 0; i < calls; ++i) {
-    warren_code code = warren_algorithm_next(comm, algorithm.c_str());
-    if (code == WARREN_OK) code = bench.call();
-    if (Status s = outcome(code, cell.collective.name); !s.ok()) return s;
+    if (Status s = outcome(bench.call(&options), cell.collective.name); !s.ok()) return s;
   }
   one_us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / calls;
   return {};
 }
 
 Status slowest(warren_comm* comm, std::vector<double>& times_us) {
-  return outcome(
-      warren_allreduce(comm, times_us.data(), times_us.data(), times_us.size(), WARREN_F64, WARREN_MAX, nullptr),
-      "the exchange of times");
+  return outcome(warren_allreduce(comm, times_us.data(), times_us.data(), times_us.size(), WARREN_F64, WARREN_MAX,
+                                  nullptr, nullptr),
+                 "the exchange of times");
 }
 
 // The order of a cycle of turns, the same on all ranks: shuffled, so that nobody is always after the same one, and
@@ -349,8 +354,9 @@ Result<Turns> take_turns(warren_comm* comm, const Cell& cell, const std::vector<
   for (int i = 0; i < cell.iterations; ++i) {
     for (const std::size_t a : order_of_turns(algorithms.size(), i)) turns.times_us[a].push_back(times_us[at++]);
   }
-  if (Status s = outcome(warren_allreduce(comm, &turns.errors, &turns.errors, 1, WARREN_U64, WARREN_SUM, nullptr),
-                         "the count of errors");
+  if (Status s =
+          outcome(warren_allreduce(comm, &turns.errors, &turns.errors, 1, WARREN_U64, WARREN_SUM, nullptr, nullptr),
+                  "the count of errors");
       !s.ok()) {
     return s;
   }
@@ -393,11 +399,11 @@ Result<CellResult> run_cell(warren_comm* comm, const Cell& cell) {
     out.inputs_lent = warren_inputs_lent(comm) - out.inputs_lent;
     out.rounds_exchanged = warren_rounds_exchanged(comm) - out.rounds_exchanged;
     // An iteration took as long as it took the slowest rank.
-    Status s =
-        outcome(warren_allreduce(comm, took_us.data(), took_us.data(), took_us.size(), WARREN_F64, WARREN_MAX, nullptr),
-                "the exchange of times");
+    Status s = outcome(warren_allreduce(comm, took_us.data(), took_us.data(), took_us.size(), WARREN_F64, WARREN_MAX,
+                                        nullptr, nullptr),
+                       "the exchange of times");
     if (s.ok()) {
-      s = outcome(warren_allreduce(comm, &out.errors, &out.errors, 1, WARREN_U64, WARREN_SUM, nullptr),
+      s = outcome(warren_allreduce(comm, &out.errors, &out.errors, 1, WARREN_U64, WARREN_SUM, nullptr, nullptr),
                   "the count of errors");
     }
     if (!s.ok()) return s;

@@ -109,7 +109,8 @@ Result<schedule::Network> where_ranks_sit(warren_comm* comm) {
   // A host's cores are counted once, by all its ranks together; those that it has beyond its ranks help nobody.
   const double local = warren_local_size(comm);
   std::array<double, 2> sums{std::min(static_cast<double>(cores), local) / local, 1 / local};
-  if (warren_allreduce(comm, sums.data(), sums.data(), sums.size(), WARREN_F64, WARREN_SUM, nullptr) != WARREN_OK) {
+  if (warren_allreduce(comm, sums.data(), sums.data(), sums.size(), WARREN_F64, WARREN_SUM, nullptr, nullptr) !=
+      WARREN_OK) {
     return Status(Code::kUnavailable, warren_last_error());
   }
   schedule::Network where = schedule::default_costs().networks.back();

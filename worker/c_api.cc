@@ -195,13 +195,7 @@ struct warren_comm {
   std::vector<Rank> members;
   std::int32_t rank = 0;
   std::int32_t local_rank = 0, local_size = 1;
-  void (*prepare)(void*) = nullptr;  // of the next collective
-  void* prepare_context = nullptr;
   void* stream = nullptr;          // of calls on GPU buffers
-  std::string setup;               // name of the next collective, if it is a set-up round
-  std::uint64_t site = 0;          // of the next collective, if it was given
-  DataType wire{};                 // likewise
-  std::uint8_t algorithm = 0;      // likewise
   std::uint64_t fusion_bytes = 0;  // of what is put together; 0: nothing is
   bool fuses = false;              // between fusion_begin and fusion_end
   bool lasts = true;               // every life makes it again, under the same name
@@ -292,17 +286,73 @@ std::uint64_t site_of(const void* address) noexcept {
   return site;
 }
 
-// Completes `spec` with what was said of the next call.
-Status issue(warren_comm& comm, CallSpec& spec, warren_handle** handle) {
-  std::string setup;
-  if (spec.collective != Collective::kPoint) {
-    spec.prepare = std::exchange(comm.prepare, nullptr);
-    spec.prepare_context = comm.prepare_context;
-    if (!comm.setup.empty()) setup = std::exchange(comm.setup, {});
-    if (const std::uint64_t site = std::exchange(comm.site, 0); site != 0) spec.site = site;
-    spec.wire = std::exchange(comm.wire, DataType{});
-    spec.algorithm = std::exchange(comm.algorithm, std::uint8_t{0});
+// A struct of the caller's header, which may be older: what it does not know has its default.
+template <class Options>
+warren::Result<Options> of_this_version(const Options& given, void (*init)(Options*), const char* which) {
+  Options all;
+  init(&all);
+  if (given.struct_size < sizeof given.struct_size || given.struct_size > sizeof all) {
+    return Status(Code::kInvalidArgument,
+                  std::string("the ") + which + " were not filled by their function that ends " +
+                      "in _init, or by one of a newer version than this library (" + WARREN_VERSION + ")");
   }
+  std::memcpy(&all, &given, given.struct_size);
+  all.struct_size = sizeof all;
+  return all;
+}
+
+Status check_name(const warren_comm& comm, const char* name) {
+  if (const Status status = comm.shared->session->needs_mode_wait("a set-up round"); !status.ok()) return status;
+  const std::size_t bytes = strnlen(name, warren::limits::kMaxSetupNameBytes + 1);
+  if (bytes == 0 || bytes > warren::limits::kMaxSetupNameBytes) {
+    return {Code::kInvalidArgument, "the name of a set-up round has 1 to " +
+                                        std::to_string(warren::limits::kMaxSetupNameBytes) + " bytes, this one " +
+                                        (bytes == 0 ? "none" : "more")};
+  }
+  if (comm.lasts) return {};
+  return {Code::kInvalidArgument, "\"" + std::string(name) +
+                                      "\" is a set-up round on a communicator that was split after load_checkpoint: a "
+                                      "process that is started again would not find it; split it before"};
+}
+
+// What is said of a call goes into its spec; returns the name of a set-up round, empty if it is none.
+warren::Result<std::string> say(const warren_comm& comm, const warren_call_options& given, CallSpec& spec) {
+  const auto options = of_this_version(given, &warren_call_options_init, "options of a call");
+  if (!options.ok()) return options.status();
+  const warren_call_options& said = options.value();
+  if (const std::uint64_t site = warren_site_of(said.file, said.line, said.function); site != 0) {
+    site_names().add(hash_of(last_part(said.file)), last_part(said.file), true);
+    spec.site = site;
+  } else if (said.address != nullptr) {
+    spec.site = site_of(said.address);
+  }
+  if (spec.collective == Collective::kPoint) {
+    if (said.wire == 0 && said.algorithm == nullptr && said.once == nullptr && said.prepare == nullptr) {
+      return std::string();
+    }
+    return Status(Code::kInvalidArgument,
+                  "a message has no wire type, algorithm, name or prepare function: collectives have");
+  }
+  if (said.wire != 0 && said.wire != WARREN_F16 && said.wire != WARREN_BF16 && said.wire != WARREN_I8 &&
+      said.wire != WARREN_F32) {
+    return Status(Code::kInvalidArgument,
+                  "f32 travels as f16, bf16, i8 or f32, not as type " + std::to_string(said.wire));
+  }
+  spec.wire = said.wire == WARREN_F32 ? DataType{} : static_cast<DataType>(said.wire);
+  if (said.algorithm != nullptr) {
+    const auto algorithm = warren::schedule::parse_algorithm(said.algorithm);
+    if (!algorithm.ok()) return algorithm.status();
+    spec.algorithm = static_cast<std::uint8_t>(algorithm.value());
+  }
+  spec.prepare = said.prepare;
+  spec.prepare_context = said.prepare_context;
+  if (said.once == nullptr) return std::string();
+  if (const Status status = check_name(comm, said.once); !status.ok()) return status;
+  return std::string(said.once);
+}
+
+// `setup`: its name, if it is a set-up round.
+Status issue(warren_comm& comm, CallSpec& spec, std::string setup, warren_handle** handle) {
   spec.stream = comm.stream;
   const GroupShape shape{comm.rank, static_cast<std::int32_t>(comm.members.size())};
   const Status valid = validate(spec, shape);
@@ -343,12 +393,15 @@ Status issue(warren_comm& comm, CallSpec& spec, warren_handle** handle) {
   return status;
 }
 
-warren_code start(warren_comm* comm, CallSpec& spec, warren_handle** handle) {
+warren_code start(warren_comm* comm, CallSpec& spec, const warren_call_options* options, warren_handle** handle) {
   if (handle != nullptr) *handle = nullptr;
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
-  return guarded([&] {
+  return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
-    return entry.status().ok() ? issue(*comm, spec, handle) : entry.status();
+    if (!entry.status().ok()) return entry.status();
+    if (options == nullptr) return issue(*comm, spec, {}, handle);
+    auto setup = say(*comm, *options, spec);
+    return setup.ok() ? issue(*comm, spec, std::move(setup).value(), handle) : setup.status();
   });
 }
 
@@ -361,25 +414,10 @@ void copy_contributors(const std::vector<Rank>* contributors, std::int32_t ranks
   }
 }
 
-// The next collective is none, and what was said of it may point to what is gone before another comes.
-void clear_next(warren_comm& comm) {
-  comm.prepare = nullptr;
-  comm.setup.clear();
-  comm.site = 0;
-  comm.wire = {};
-  comm.algorithm = 0;
-}
-
-// Of a collective that is not even issued: it was the next one.
-warren_code refuse(warren_comm* comm, warren_handle** handle, const Status& why) {
+// Of a call that is not even issued.
+warren_code refuse(warren_handle** handle, const Status& why) {
   if (handle != nullptr) *handle = nullptr;
-  return guarded([&]() -> Status {
-    if (comm == nullptr) return why;
-    const Entry entry(*comm->shared);
-    if (!entry.status().ok()) return entry.status();
-    clear_next(*comm);
-    return why;
-  });
+  return report(why);
 }
 
 bool is_type(warren_type type) {
@@ -474,6 +512,12 @@ void warren_options_init(warren_options* options) {
   options->grace_ms = -1;
 }
 
+void warren_call_options_init(warren_call_options* options) {
+  if (options == nullptr) return;
+  std::memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+}
+
 const char* warren_version(void) {
   return WARREN_VERSION;
 }
@@ -486,9 +530,12 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "where the communicator goes is NULL"));
   *comm = nullptr;
   return guarded([&]() -> Status {
-    if (options != nullptr && options->struct_size != sizeof *options) {
-      return {Code::kInvalidArgument,
-              "the options were not filled by warren_options_init, or by one of another version"};
+    warren_options all;
+    if (options != nullptr) {
+      const auto read = of_this_version(*options, &warren_options_init, "options");
+      if (!read.ok()) return read.status();
+      all = read.value();
+      options = &all;
     }
     count_forks();
     warren::open_standard_descriptors();
@@ -620,16 +667,10 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     Status refused = comm->shared->session->needs_mode_wait("split");
-    if (refused.ok() && !comm->setup.empty()) {
-      refused = Status(Code::kInvalidArgument, "split: it cannot be the set-up round \"" + comm->setup + "\"");
-    }
     if (refused.ok() && color < -1) {
       refused = Status(Code::kInvalidArgument, "split: color " + std::to_string(color) + "; -1 or more is served");
     }
-    if (!refused.ok()) {
-      clear_next(*comm);
-      return refused;
-    }
+    if (!refused.ok()) return refused;
     constexpr std::size_t kFields = 2;
     const std::int32_t mine[kFields] = {color, key};
     std::vector<std::int32_t> all(comm->members.size() * kFields);
@@ -641,7 +682,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     spec.count = kFields;
     spec.site = site;
     const RoundId round = comm->shared->session->next_round(comm->group);
-    Status status = issue(*comm, spec, nullptr);
+    Status status = issue(*comm, spec, {}, nullptr);
     if (!status.ok()) return status.because_of_this("split");
     // A channel that no rank uses for another group.
     auto used = comm->shared->session->used_channels();
@@ -652,7 +693,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     spec.input = spec.output = used.data();
     spec.count = used.size();
     spec.site = site;
-    status = issue(*comm, spec, nullptr);
+    status = issue(*comm, spec, {}, nullptr);
     if (!status.ok()) return status.because_of_this("split");
     std::uint32_t channel = 0;
     while (channel < used.size() * 64 && (used[channel / 64] >> channel % 64 & 1) != 0) channel++;
@@ -775,17 +816,6 @@ uint64_t warren_committed_version(const warren_comm* comm) {
   return comm == nullptr || forked(*comm->shared) ? 0 : comm->shared->session->committed_version();
 }
 
-warren_code warren_prepare_next(warren_comm* comm, void (*prepare)(void* context), void* context) {
-  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "prepare_next: the communicator is NULL"));
-  return guarded([&]() -> Status {
-    const Entry entry(*comm->shared);
-    if (!entry.status().ok()) return entry.status();
-    comm->prepare = prepare;
-    comm->prepare_context = context;
-    return {};
-  });
-}
-
 warren_code warren_use_stream(warren_comm* comm, void* stream) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "use_stream: the communicator is NULL"));
   return guarded([&]() -> Status {
@@ -819,17 +849,6 @@ warren_code warren_free(warren_comm* comm, void* memory) {
     const Entry entry(*comm->shared);
     if (entry.status().ok()) return comm->shared->session->free(memory);
     comm->shared->free_later(memory);
-    return {};
-  });
-}
-
-warren_code warren_site_next(warren_comm* comm, const char* file, int32_t line, const char* function) {
-  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "site_next: the communicator is NULL"));
-  return guarded([&]() -> Status {
-    const Entry entry(*comm->shared);
-    if (!entry.status().ok()) return entry.status();
-    comm->site = warren_site_of(file, line, function);
-    if (comm->site != 0) site_names().add(hash_of(last_part(file)), last_part(file), true);
     return {};
   });
 }
@@ -880,34 +899,6 @@ warren_code warren_span_end(warren_comm* comm) {
   });
 }
 
-warren_code warren_wire_next(warren_comm* comm, warren_type wire) {
-  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "wire_next: the communicator is NULL"));
-  return guarded([&]() -> Status {
-    const Entry entry(*comm->shared);
-    if (!entry.status().ok()) return entry.status();
-    if (wire != WARREN_F16 && wire != WARREN_BF16 && wire != WARREN_I8 && wire != WARREN_F32) {
-      return {Code::kInvalidArgument,
-              "wire_next: f32 travels as f16, bf16, i8 or f32, not as type " + std::to_string(static_cast<int>(wire))};
-    }
-    comm->wire = wire == WARREN_F32 ? DataType{} : static_cast<DataType>(wire);
-    return {};
-  });
-}
-
-warren_code warren_algorithm_next(warren_comm* comm, const char* name) {
-  if (comm == nullptr || name == nullptr) {
-    return report(Status(Code::kInvalidArgument, "algorithm_next: a pointer is NULL"));
-  }
-  return guarded([&]() -> Status {
-    const Entry entry(*comm->shared);
-    if (!entry.status().ok()) return entry.status();
-    const auto algorithm = warren::schedule::parse_algorithm(name);
-    if (!algorithm.ok()) return algorithm.status().because_of_this("algorithm_next");
-    comm->algorithm = static_cast<std::uint8_t>(algorithm.value());
-    return {};
-  });
-}
-
 uint64_t warren_site_of(const char* file, int32_t line, const char* function) {
   if (file == nullptr || *file == 0) return 0;
   const std::uint64_t caller = function == nullptr ? 0 : hash_of(function) & 0xffff;
@@ -947,39 +938,6 @@ warren_code warren_once_known(warren_comm* comm, const char* name, int32_t* know
   });
 }
 
-warren_code warren_clear_next(warren_comm* comm) {
-  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "clear_next: the communicator is NULL"));
-  return guarded([&]() -> Status {
-    const Entry entry(*comm->shared);
-    if (entry.status().ok()) clear_next(*comm);
-    return entry.status();
-  });
-}
-
-warren_code warren_once_next(warren_comm* comm, const char* name) {
-  if (comm == nullptr || name == nullptr) {
-    return report(Status(Code::kInvalidArgument, "once_next: a pointer is NULL"));
-  }
-  return guarded([&]() -> Status {
-    const Entry entry(*comm->shared);
-    if (!entry.status().ok()) return entry.status();
-    if (const Status status = comm->shared->session->needs_mode_wait("once_next"); !status.ok()) return status;
-    const std::size_t bytes = strnlen(name, warren::limits::kMaxSetupNameBytes + 1);
-    if (bytes == 0 || bytes > warren::limits::kMaxSetupNameBytes) {
-      return {Code::kInvalidArgument,
-              "once_next: a name has 1 to " + std::to_string(warren::limits::kMaxSetupNameBytes) + " bytes"};
-    }
-    if (!comm->lasts) {
-      return {Code::kInvalidArgument,
-              "once_next: \"" + std::string(name) +
-                  "\" is a set-up round on a communicator that was split after load_checkpoint: a process that is "
-                  "started again would not find it; split it before"};
-    }
-    comm->setup.assign(name, bytes);
-    return {};
-  });
-}
-
 warren_code warren_lazy_checkpoint(warren_comm* comm, warren_serialize serialize, void* context) {
   if (comm == nullptr || serialize == nullptr) {
     return report(Status(Code::kInvalidArgument, "lazy_checkpoint: a pointer is NULL"));
@@ -995,9 +953,9 @@ warren_code warren_lazy_checkpoint(warren_comm* comm, warren_serialize serialize
 }
 
 warren_code warren_allreduce(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, warren_op op,
-                             warren_handle** handle) {
-  if (!is_type(type)) return refuse(comm, handle, check_type("allreduce", type));
-  if (!is_op(op)) return refuse(comm, handle, check_op("allreduce", op));
+                             const warren_call_options* options, warren_handle** handle) {
+  if (!is_type(type)) return refuse(handle, check_type("allreduce", type));
+  if (!is_op(op)) return refuse(handle, check_op("allreduce", op));
   CallSpec spec;
   spec.collective = Collective::kAllreduce;
   spec.type = static_cast<DataType>(type);
@@ -1006,13 +964,14 @@ warren_code warren_allreduce(warren_comm* comm, const void* in, void* out, size_
   spec.output = out;
   spec.count = count;
   spec.site = WARREN_SITE;
-  return start(comm, spec, handle);
+  return start(comm, spec, options, handle);
 }
 
 warren_code warren_allreduce_custom(warren_comm* comm, const void* in, void* out, size_t count, size_t element_bytes,
-                                    warren_custom_reduce reduce, void* context, warren_handle** handle) {
+                                    warren_custom_reduce reduce, void* context, const warren_call_options* options,
+                                    warren_handle** handle) {
   if (reduce == nullptr) {
-    return refuse(comm, handle, Status(Code::kInvalidArgument, "allreduce: the reduction is NULL"));
+    return refuse(handle, Status(Code::kInvalidArgument, "allreduce: the reduction is NULL"));
   }
   CallSpec spec;
   spec.collective = Collective::kAllreduce;
@@ -1025,13 +984,13 @@ warren_code warren_allreduce_custom(warren_comm* comm, const void* in, void* out
   spec.custom_context = context;
   spec.custom_bytes = element_bytes;
   spec.site = WARREN_SITE;
-  return start(comm, spec, handle);
+  return start(comm, spec, options, handle);
 }
 
 warren_code warren_reduce(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, warren_op op,
-                          int32_t root, warren_handle** handle) {
-  if (const Status s = check_type("reduce", type); !s.ok()) return refuse(comm, handle, s);
-  if (const Status s = check_op("reduce", op); !s.ok()) return refuse(comm, handle, s);
+                          int32_t root, const warren_call_options* options, warren_handle** handle) {
+  if (const Status s = check_type("reduce", type); !s.ok()) return refuse(handle, s);
+  if (const Status s = check_op("reduce", op); !s.ok()) return refuse(handle, s);
   CallSpec spec;
   spec.collective = Collective::kReduce;
   spec.type = static_cast<DataType>(type);
@@ -1041,13 +1000,13 @@ warren_code warren_reduce(warren_comm* comm, const void* in, void* out, size_t c
   spec.count = count;
   spec.root = root;
   spec.site = WARREN_SITE;
-  return start(comm, spec, handle);
+  return start(comm, spec, options, handle);
 }
 
 warren_code warren_reduce_scatter(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,
-                                  warren_op op, warren_handle** handle) {
-  if (const Status s = check_type("reduce_scatter", type); !s.ok()) return refuse(comm, handle, s);
-  if (const Status s = check_op("reduce_scatter", op); !s.ok()) return refuse(comm, handle, s);
+                                  warren_op op, const warren_call_options* options, warren_handle** handle) {
+  if (const Status s = check_type("reduce_scatter", type); !s.ok()) return refuse(handle, s);
+  if (const Status s = check_op("reduce_scatter", op); !s.ok()) return refuse(handle, s);
   CallSpec spec;
   spec.collective = Collective::kReduceScatter;
   spec.type = static_cast<DataType>(type);
@@ -1056,12 +1015,12 @@ warren_code warren_reduce_scatter(warren_comm* comm, const void* in, void* out, 
   spec.output = out;
   spec.count = count;
   spec.site = WARREN_SITE;
-  return start(comm, spec, handle);
+  return start(comm, spec, options, handle);
 }
 
 warren_code warren_broadcast(warren_comm* comm, void* buffer, size_t count, warren_type type, int32_t root,
-                             warren_handle** handle) {
-  if (const Status s = check_type("broadcast", type); !s.ok()) return refuse(comm, handle, s);
+                             const warren_call_options* options, warren_handle** handle) {
+  if (const Status s = check_type("broadcast", type); !s.ok()) return refuse(handle, s);
   CallSpec spec;
   spec.collective = Collective::kBroadcast;
   spec.type = static_cast<DataType>(type);
@@ -1069,21 +1028,21 @@ warren_code warren_broadcast(warren_comm* comm, void* buffer, size_t count, warr
   spec.count = count;
   spec.root = root;
   spec.site = WARREN_SITE;
-  return start(comm, spec, handle);
+  return start(comm, spec, options, handle);
 }
 
-warren_code warren_barrier(warren_comm* comm, warren_handle** handle) {
+warren_code warren_barrier(warren_comm* comm, const warren_call_options* options, warren_handle** handle) {
   CallSpec spec;
   spec.collective = Collective::kBarrier;
   spec.site = WARREN_SITE;
-  return start(comm, spec, handle);
+  return start(comm, spec, options, handle);
 }
 
 warren_code warren_allgatherv(warren_comm* comm, const void* in, void* out, const size_t* counts, warren_type type,
-                              warren_handle** handle) {
-  if (const Status s = check_type("allgatherv", type); !s.ok()) return refuse(comm, handle, s);
+                              const warren_call_options* options, warren_handle** handle) {
+  if (const Status s = check_type("allgatherv", type); !s.ok()) return refuse(handle, s);
   if (comm == nullptr || counts == nullptr) {
-    return refuse(comm, handle, Status(Code::kInvalidArgument, "allgatherv: the communicator or the counts are NULL"));
+    return refuse(handle, Status(Code::kInvalidArgument, "allgatherv: the communicator or the counts are NULL"));
   }
   static_assert(std::is_same_v<size_t, std::uint64_t>);
   CallSpec spec;
@@ -1093,44 +1052,44 @@ warren_code warren_allgatherv(warren_comm* comm, const void* in, void* out, cons
   spec.output = out;
   spec.counts = {counts, comm->members.size()};
   spec.site = WARREN_SITE;
-  return start(comm, spec, handle);
+  return start(comm, spec, options, handle);
 }
 
 // The collectives that move equal blocks from `in` to `out` and have at most a root.
-#define WARREN_MOVING(name, kind, ...)                                                  \
-  if (const Status s = check_type(name, type); !s.ok()) return refuse(comm, handle, s); \
-  CallSpec spec;                                                                        \
-  spec.collective = kind;                                                               \
-  spec.type = static_cast<DataType>(type);                                              \
-  spec.input = in;                                                                      \
-  spec.output = out;                                                                    \
-  spec.count = count;                                                                   \
-  __VA_ARGS__;                                                                          \
-  spec.site = WARREN_SITE;                                                              \
-  return start(comm, spec, handle)
+#define WARREN_MOVING(name, kind, ...)                                            \
+  if (const Status s = check_type(name, type); !s.ok()) return refuse(handle, s); \
+  CallSpec spec;                                                                  \
+  spec.collective = kind;                                                         \
+  spec.type = static_cast<DataType>(type);                                        \
+  spec.input = in;                                                                \
+  spec.output = out;                                                              \
+  spec.count = count;                                                             \
+  __VA_ARGS__;                                                                    \
+  spec.site = WARREN_SITE;                                                        \
+  return start(comm, spec, options, handle)
 
 warren_code warren_allgather(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,
-                             warren_handle** handle) {
+                             const warren_call_options* options, warren_handle** handle) {
   WARREN_MOVING("allgather", Collective::kAllgather);
 }
 
 warren_code warren_gather(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, int32_t root,
-                          warren_handle** handle) {
+                          const warren_call_options* options, warren_handle** handle) {
   WARREN_MOVING("gather", Collective::kGather, spec.root = root);
 }
 
 warren_code warren_scatter(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, int32_t root,
-                           warren_handle** handle) {
+                           const warren_call_options* options, warren_handle** handle) {
   WARREN_MOVING("scatter", Collective::kScatter, spec.root = root);
 }
 
 warren_code warren_all_to_all(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,
-                              warren_handle** handle) {
+                              const warren_call_options* options, warren_handle** handle) {
   WARREN_MOVING("all_to_all", Collective::kAllToAll);
 }
 
 warren_code warren_send(warren_comm* comm, const void* buffer, size_t count, warren_type type, int32_t peer,
-                        int32_t tag, warren_handle** handle) {
+                        int32_t tag, const warren_call_options* options, warren_handle** handle) {
   if (handle != nullptr) *handle = nullptr;
   if (const Status s = check_type("send", type); !s.ok()) return report(s);
   CallSpec spec;
@@ -1142,11 +1101,11 @@ warren_code warren_send(warren_comm* comm, const void* buffer, size_t count, war
   spec.tag = tag;
   spec.sends = true;
   spec.site = WARREN_SITE;
-  return start(comm, spec, handle);
+  return start(comm, spec, options, handle);
 }
 
 warren_code warren_recv(warren_comm* comm, void* buffer, size_t count, warren_type type, int32_t peer, int32_t tag,
-                        warren_handle** handle) {
+                        const warren_call_options* options, warren_handle** handle) {
   if (handle != nullptr) *handle = nullptr;
   if (const Status s = check_type("recv", type); !s.ok()) return report(s);
   CallSpec spec;
@@ -1157,7 +1116,7 @@ warren_code warren_recv(warren_comm* comm, void* buffer, size_t count, warren_ty
   spec.root = peer;
   spec.tag = tag;
   spec.site = WARREN_SITE;
-  return start(comm, spec, handle);
+  return start(comm, spec, options, handle);
 }
 
 warren_code warren_wait(warren_handle* handle) {

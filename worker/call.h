@@ -21,6 +21,8 @@ namespace warren::worker {
 
 class PreparedSchedule;
 
+using PrepareInput = std::int32_t (*)(void* context);
+
 struct CallSpec {
   Collective collective{};
   DataType type = DataType::kU8;
@@ -40,8 +42,9 @@ struct CallSpec {
   CustomReduce custom = nullptr;
   void* custom_context = nullptr;
   std::size_t custom_bytes = 0;
-  // Fills the input just before it is needed; not called where the result is taken from the log.
-  void (*prepare)(void* context) = nullptr;
+  // Fills the input just before it is needed; not called where the result is taken from the log. Anything but 0 says
+  // that there is no input: this life is over.
+  PrepareInput prepare = nullptr;
   void* prepare_context = nullptr;
   void* stream = nullptr;  // the program's, whose work buffers on a GPU wait for
 };

@@ -27,17 +27,18 @@ class FusedCall final : public CallBuffers {
   FusedCall& operator=(const FusedCall&) = delete;
 
   // As the call's prepare function.
-  void fill() {
+  std::int32_t fill() {
     std::byte* at = taken_.data.get();
     for (const Part& part : parts_) {
       if (part.staged != nullptr && part.staged->spec.prepare != nullptr) {
-        part.staged->spec.prepare(part.staged->spec.prepare_context);
+        const std::int32_t failed = part.staged->spec.prepare(part.staged->spec.prepare_context);
         status_ = part.staged->buffers->filled();
-        if (!status_.ok()) return;
+        if (failed != 0 || !status_.ok()) return failed;
       }
       if (part.bytes != 0) std::memcpy(at, part.input, part.bytes);
       at += part.bytes;
     }
+    return 0;
   }
   [[nodiscard]] Status filled() const override { return status_; }
   [[nodiscard]] bool delivers() const override { return true; }
@@ -154,7 +155,7 @@ Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& me
     if (!taken.ok()) return failed(taken.status());
     call->spec.input = call->spec.output = taken.value().data.get();
     auto fused = std::make_unique<FusedCall>(std::move(alone), memory, std::move(taken).value());
-    call->spec.prepare = [](void* context) { static_cast<FusedCall*>(context)->fill(); };
+    call->spec.prepare = [](void* context) { return static_cast<FusedCall*>(context)->fill(); };
     call->spec.prepare_context = fused.get();
     call->buffers = std::move(fused);
   }

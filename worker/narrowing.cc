@@ -79,9 +79,10 @@ class NarrowedCall final : public CallBuffers {
   NarrowedCall& operator=(const NarrowedCall&) = delete;
 
   // As the call's prepare function, with what filled the wide input before it.
-  void fill() {
-    if (prepare_ != nullptr) prepare_(prepare_context_);
-    if (filled().ok()) conversion_.narrow(input);
+  std::int32_t fill() {
+    const std::int32_t failed = prepare_ == nullptr ? 0 : prepare_(prepare_context_);
+    if (failed == 0 && filled().ok()) conversion_.narrow(input);
+    return failed;
   }
   [[nodiscard]] Status filled() const override { return around_ == nullptr ? Status() : around_->filled(); }
   [[nodiscard]] bool delivers() const override { return true; }
@@ -93,7 +94,7 @@ class NarrowedCall final : public CallBuffers {
   Buffer input, output;
 
  private:
-  void (*const prepare_)(void* context);
+  const PrepareInput prepare_;
   void* const prepare_context_;
   const std::unique_ptr<CallBuffers> around_;
   const std::shared_ptr<CopyMemory> memory_;
@@ -121,7 +122,7 @@ Status narrow(Call& call, const GroupShape& group, const std::shared_ptr<CopyMem
   count_narrow(spec);
   spec.input = narrowed->input.narrow;
   spec.output = narrowed->output.narrow;
-  spec.prepare = [](void* context) { static_cast<NarrowedCall*>(context)->fill(); };
+  spec.prepare = [](void* context) { return static_cast<NarrowedCall*>(context)->fill(); };
   spec.prepare_context = narrowed.get();
   call.buffers = std::move(narrowed);
   return {};

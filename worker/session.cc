@@ -102,13 +102,15 @@ class Counted {
   int& count_;
 };
 
-// Calls a function of the program's outside the lock. What it throws goes no further than here: above are calls that
-// the engine still knows, and a thread of the library.
+// Calls a function of the program's outside the lock; anything but 0 is its failure. What it throws goes no further
+// than here: above are calls that the engine still knows, and a thread of the library.
 template <class Function>
 Status call_program(const Session& session, const char* what, Function function) {
   const Inside here(session);
   try {
-    function();
+    if (const std::int32_t failed = function(); failed != 0) {
+      return {Code::kInternal, std::string(what) + " has failed, and returned " + std::to_string(failed)};
+    }
   } catch (const std::exception& e) {
     return {Code::kInternal, std::string(what) + " has thrown: " + e.what()};
   } catch (...) {
@@ -1080,7 +1082,8 @@ bool Session::prepare(std::unique_lock<std::mutex>& lock) {
   Status filled;
   {
     const Span span(trace_.get(), TraceFile::Row::kBuffers, "prepare");
-    filled = call_program(*this, "the prepare function", [&] { call->spec.prepare(call->spec.prepare_context); });
+    filled =
+        call_program(*this, "the prepare function", [&] { return call->spec.prepare(call->spec.prepare_context); });
   }
   lock.lock();
   const Blame blame = filled.ok() ? Blame::kNobody : Blame::kProgram;
@@ -1480,7 +1483,7 @@ Status Session::give_state(std::unique_lock<std::mutex>& lock) {
   std::size_t size = 0;
   lock.unlock();
   const Status called = call_program(*this, "the function that a lazy checkpoint calls",
-                                     [&] { serialize_(&bytes, &size, serialize_context_); });
+                                     [&] { return serialize_(&bytes, &size, serialize_context_); });
   if (!called.ok()) {
     lock.lock();
     end_life(called, Blame::kProgram);

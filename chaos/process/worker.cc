@@ -93,6 +93,7 @@ struct Running {
   std::uint64_t base = 0;  // of the input
   std::uint64_t prepared = 0;
   std::vector<Handle> handles;
+  std::string once{};  // the name of a set-up round
 };
 
 class Worker {
@@ -180,8 +181,7 @@ class Worker {
     const ProgramState loaded = std::exchange(state_, program_.initial(rank_));
     std::uint32_t number = 0;
     for (const Call& call : program_.setups()) {
-      Running r{call, kFirstSetupCall + number, {}, {}, true, 0, 0, {}};
-      comm_->once("set-up " + std::to_string(number));
+      Running r{call, kFirstSetupCall + number, {}, {}, true, 0, 0, {}, "set-up " + std::to_string(number)};
       issue(r, 0);
       end(r);
       tell(RecordEvent::kSetup, 0, digest(r), number++);
@@ -503,20 +503,22 @@ class Worker {
       }
       return;
     }
-    if (c.wire != CallWire::kNone) comm.wire(c.wire == CallWire::kI8 ? Wire::i8 : Wire::bf16);
+    Calls calls = comm;
+    if (!r.once.empty()) calls = calls.once(r.once);
+    if (c.wire != CallWire::kNone) calls = calls.wire(c.wire == CallWire::kI8 ? Wire::i8 : Wire::bf16);
     if (c.in_flight) {
       switch (c.kind) {
         case CallKind::kAllreduce:
-          r.handles.push_back(c.in_place ? comm.allreduce_async(out, op) : comm.allreduce_async(in, out, op));
+          r.handles.push_back(c.in_place ? calls.allreduce_async(out, op) : calls.allreduce_async(in, out, op));
           break;
-        case CallKind::kBroadcast: r.handles.push_back(comm.broadcast_async(out, root)); break;
-        case CallKind::kAllgather: r.handles.push_back(comm.allgather_async(in, out)); break;
-        case CallKind::kReduceScatter: r.handles.push_back(comm.reduce_scatter_async(in, out, op)); break;
-        case CallKind::kReduce: r.handles.push_back(comm.reduce_async(in, out, root, op)); break;
-        case CallKind::kGather: r.handles.push_back(comm.gather_async(in, out, root)); break;
-        case CallKind::kScatter: r.handles.push_back(comm.scatter_async(in, out, root)); break;
-        case CallKind::kAllToAll: r.handles.push_back(comm.all_to_all_async(in, out)); break;
-        case CallKind::kBarrier: r.handles.push_back(comm.barrier_async()); break;
+        case CallKind::kBroadcast: r.handles.push_back(calls.broadcast_async(out, root)); break;
+        case CallKind::kAllgather: r.handles.push_back(calls.allgather_async(in, out)); break;
+        case CallKind::kReduceScatter: r.handles.push_back(calls.reduce_scatter_async(in, out, op)); break;
+        case CallKind::kReduce: r.handles.push_back(calls.reduce_async(in, out, root, op)); break;
+        case CallKind::kGather: r.handles.push_back(calls.gather_async(in, out, root)); break;
+        case CallKind::kScatter: r.handles.push_back(calls.scatter_async(in, out, root)); break;
+        case CallKind::kAllToAll: r.handles.push_back(calls.all_to_all_async(in, out)); break;
+        case CallKind::kBarrier: r.handles.push_back(calls.barrier_async()); break;
         case CallKind::kExchange: break;  // above
       }
       return;
@@ -524,23 +526,23 @@ class Worker {
     switch (c.kind) {
       case CallKind::kAllreduce:
         if (c.prepares) {
-          comm.allreduce(out, op, [&] {
+          calls.allreduce(out, op, [&] {
             r.prepared++;
             fill(as<T>(r.out), c, r.base);
             r.out.send();
           });
         } else {
-          c.in_place ? comm.allreduce(out, op) : comm.allreduce(in, out, op);
+          c.in_place ? calls.allreduce(out, op) : calls.allreduce(in, out, op);
         }
         break;
-      case CallKind::kBroadcast: comm.broadcast(out, root); break;
-      case CallKind::kAllgather: comm.allgather(in, out); break;
-      case CallKind::kReduceScatter: comm.reduce_scatter(in, out, op); break;
-      case CallKind::kReduce: comm.reduce(in, out, root, op); break;
-      case CallKind::kGather: comm.gather(in, out, root); break;
-      case CallKind::kScatter: comm.scatter(in, out, root); break;
-      case CallKind::kAllToAll: comm.all_to_all(in, out); break;
-      case CallKind::kBarrier: comm.barrier(); break;
+      case CallKind::kBroadcast: calls.broadcast(out, root); break;
+      case CallKind::kAllgather: calls.allgather(in, out); break;
+      case CallKind::kReduceScatter: calls.reduce_scatter(in, out, op); break;
+      case CallKind::kReduce: calls.reduce(in, out, root, op); break;
+      case CallKind::kGather: calls.gather(in, out, root); break;
+      case CallKind::kScatter: calls.scatter(in, out, root); break;
+      case CallKind::kAllToAll: calls.all_to_all(in, out); break;
+      case CallKind::kBarrier: calls.barrier(); break;
       case CallKind::kExchange: break;  // above
     }
   }

@@ -1002,7 +1002,7 @@ bool SimWorker::prepare() {
   later(world_.random.between(0, most), [this, call] {
     if (call->finished)
       return world_.violated("Prepare", describe() + ": a call returned and its input was being made");
-    call->spec.prepare(call->spec.prepare_context);
+    (void)call->spec.prepare(call->spec.prepare_context);
     engine_.prepared(*call);
     if (doomed_) return links_.doomed();
     data_moved();
@@ -1693,6 +1693,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
     if (call.input.empty()) std::fill(output.begin(), output.end(), kScribbled);
     if (!call.input.empty()) std::memcpy(call.bytes().data() + call.input_at, call.input.data(), call.input.size());
     call.before.assign(call.bytes().begin(), call.bytes().end());
+    return 0;
   };
   if (prepares) {
     spec.prepare = prepare;
@@ -1714,7 +1715,10 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
     if (spec.input != nullptr) spec.input = host + in_at;
     spec.output = host + a.out_at;
     if (prepares || !a.input.empty()) {
-      spec.prepare = [](void* call) { static_cast<SimGpuCall*>(call)->begin_filling(); };
+      spec.prepare = [](void* call) {
+        static_cast<SimGpuCall*>(call)->begin_filling();
+        return 0;
+      };
       spec.prepare_context = buffers.get();
     }
     a.call->buffers = std::move(buffers);

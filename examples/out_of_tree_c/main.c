@@ -21,7 +21,7 @@ int main(void) {
     values[2] = 1;
   }
   /* In place, and without a handle: it returns when the sum is there. */
-  check(warren_allreduce(comm, values, values, 3, WARREN_I32, WARREN_SUM, NULL));
+  check(warren_allreduce(comm, values, values, 3, WARREN_I32, WARREN_SUM, NULL, NULL));
   printf("rank %d of %d: [%d,%d,%d]\n", warren_rank(comm), warren_world_size(comm), values[0], values[1], values[2]);
   check(warren_finalize(comm));
   warren_destroy(comm);

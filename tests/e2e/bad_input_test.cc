@@ -292,18 +292,20 @@ TEST(BadInput, ACallThatIsRefusedGivesNoHandle) {
     EXPECT_EQ(handle, nullptr) << warren_last_error();
   };
   using Handle = warren_handle**;
-  refused([&](Handle h) { return warren_barrier(nullptr, h); });
-  refused([&](Handle h) { return warren_allreduce(nullptr, &x, &x, 1, type, WARREN_SUM, h); });
-  refused([&](Handle h) { return warren_allreduce(nullptr, &x, &x, 1, WARREN_I32, static_cast<warren_op>(0), h); });
-  refused([&](Handle h) { return warren_allreduce_custom(nullptr, &x, &x, 1, 4, nullptr, nullptr, h); });
-  refused([&](Handle h) { return warren_reduce(nullptr, &x, &x, 1, type, WARREN_SUM, 0, h); });
-  refused([&](Handle h) { return warren_reduce_scatter(nullptr, &x, &x, 1, type, WARREN_SUM, h); });
-  refused([&](Handle h) { return warren_broadcast(nullptr, &x, 1, type, 0, h); });
-  refused([&](Handle h) { return warren_allgather(nullptr, &x, &x, 1, type, h); });
-  refused([&](Handle h) { return warren_allgatherv(nullptr, &x, &x, nullptr, WARREN_I32, h); });
-  refused([&](Handle h) { return warren_gather(nullptr, &x, &x, 1, type, 0, h); });
-  refused([&](Handle h) { return warren_send(nullptr, &x, 1, type, 0, 0, h); });
-  refused([&](Handle h) { return warren_recv(nullptr, &x, 1, type, 0, 0, h); });
+  refused([&](Handle h) { return warren_barrier(nullptr, nullptr, h); });
+  refused([&](Handle h) { return warren_allreduce(nullptr, &x, &x, 1, type, WARREN_SUM, nullptr, h); });
+  refused([&](Handle h) {
+    return warren_allreduce(nullptr, &x, &x, 1, WARREN_I32, static_cast<warren_op>(0), nullptr, h);
+  });
+  refused([&](Handle h) { return warren_allreduce_custom(nullptr, &x, &x, 1, 4, nullptr, nullptr, nullptr, h); });
+  refused([&](Handle h) { return warren_reduce(nullptr, &x, &x, 1, type, WARREN_SUM, 0, nullptr, h); });
+  refused([&](Handle h) { return warren_reduce_scatter(nullptr, &x, &x, 1, type, WARREN_SUM, nullptr, h); });
+  refused([&](Handle h) { return warren_broadcast(nullptr, &x, 1, type, 0, nullptr, h); });
+  refused([&](Handle h) { return warren_allgather(nullptr, &x, &x, 1, type, nullptr, h); });
+  refused([&](Handle h) { return warren_allgatherv(nullptr, &x, &x, nullptr, WARREN_I32, nullptr, h); });
+  refused([&](Handle h) { return warren_gather(nullptr, &x, &x, 1, type, 0, nullptr, h); });
+  refused([&](Handle h) { return warren_send(nullptr, &x, 1, type, 0, 0, nullptr, h); });
+  refused([&](Handle h) { return warren_recv(nullptr, &x, 1, type, 0, 0, nullptr, h); });
 }
 
 // With a log, a rank that is gone is waited for; without one, the others end.
@@ -552,15 +554,15 @@ TEST(BadInput, AReductionThatCallsTheCommunicatorAsynchronouslyIsRefused) {
 TEST(BadInputDeath, ACallThatFailsInADestructorOfAStaticSaysWhy) {
   struct Late {
     ~Late() {
-      (void)warren_barrier(nullptr, nullptr);
-      (void)warren_allgatherv(nullptr, nullptr, nullptr, nullptr, WARREN_F32, nullptr);
+      (void)warren_barrier(nullptr, nullptr, nullptr);
+      (void)warren_allgatherv(nullptr, nullptr, nullptr, nullptr, WARREN_F32, nullptr, nullptr);
       std::fputs(warren_last_error(), stderr);
     }
   };
   EXPECT_EXIT(
       {
         static const Late late;
-        (void)warren_barrier(nullptr, nullptr);
+        (void)warren_barrier(nullptr, nullptr, nullptr);
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "allgatherv: the communicator or the counts are NULL");
@@ -574,7 +576,7 @@ TEST(BadInput, OptionsOfAnotherVersion) {
   EXPECT_EQ(warren_create(&options, &comm), WARREN_INVALID_ARGUMENT);
   EXPECT_THAT(warren_last_error(), HasSubstr("warren_options_init"));
   EXPECT_EQ(comm, nullptr);
-  EXPECT_EQ(warren_barrier(nullptr, nullptr), WARREN_INVALID_ARGUMENT);
+  EXPECT_EQ(warren_barrier(nullptr, nullptr, nullptr), WARREN_INVALID_ARGUMENT);
   EXPECT_EQ(warren_create(nullptr, nullptr), WARREN_INVALID_ARGUMENT);
 }
 

@@ -134,8 +134,7 @@ Results every_collective(Communicator& comm, Where where, bool mixed, std::size_
     const auto part = h.read();
     out.emplace_back(part.begin() + static_cast<std::ptrdiff_t>(me * n),
                      part.begin() + static_cast<std::ptrdiff_t>((me + 1) * n));
-    comm.wire(wire);
-    auto handle = comm.allreduce_async(a.span());
+    auto handle = comm.wire(wire).allreduce_async(a.span());
     handle.wait();
     out.push_back(a.read());
   }
@@ -160,11 +159,11 @@ Results every_collective(Communicator& comm, Where where, bool mixed, std::size_
     auto a = in(n), b = empty(n), c = whole(n), d = whole(5), e = in(2 * n), f = empty(2 * n);
     {
       auto fusion = comm.fuse();
-      const auto next = [&]() -> Communicator& { return comm.wire(wire); };
-      auto first = next().allreduce_async(a.span(), b.span());
-      auto second = next().allreduce_async(c.span());
-      auto third = next().allreduce_async(d.span());
-      auto fourth = next().allreduce_async(e.span(), f.span());
+      Calls calls = comm.wire(wire);
+      auto first = calls.allreduce_async(a.span(), b.span());
+      auto second = calls.allreduce_async(c.span());
+      auto third = calls.allreduce_async(d.span());
+      auto fourth = calls.allreduce_async(e.span(), f.span());
       for (auto* call : {&first, &second, &third, &fourth}) call->wait();
     }
     for (auto* array : {&b, &c, &d, &f, &a}) out.push_back(array->read());
@@ -329,8 +328,7 @@ void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, 
   std::shared_future<void> has_failed = failed.get_future().share();
   const auto round = [count, wire](Communicator& comm, int number) {
     const DeviceArray<float> in(values_of(comm.rank() + number, count)), out(std::vector<float>(count, 0.0f));
-    if (wire) comm.wire(*wire);
-    comm.allreduce(in.span(), out.span());
+    comm.wire(wire.value_or(Wire::f32)).allreduce(in.span(), out.span());
     return out.read();
   };
   Results seen[2];
@@ -344,8 +342,7 @@ void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, 
       EXPECT_EQ(done.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
       const DeviceArray<float> in(values_of(2, count)), out(std::vector<float>(count, 0.0f));
       fake_gpu().controls.arm(where, after, fault);
-      if (wire) first.wire(*wire);
-      first.allreduce(in.span(), out.span());
+      first.wire(wire.value_or(Wire::f32)).allreduce(in.span(), out.span());
       ADD_FAILURE() << "the GPU has failed";
     } catch (const Error& e) {
       EXPECT_THAT(e.what(), HasSubstr(says));

@@ -64,9 +64,9 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
     const bool in_place = round % 2 == 0;
     Array<float> in(on_gpu, input_of(state, rank, round)), out(on_gpu, std::vector<float>(in_place ? 0 : kLarge));
     const Op op = round % 3 == 0 ? Op::sum : round % 3 == 1 ? Op::average : Op::max;
-    if (round % 4 == 3) comm.wire(warren::Wire::bf16);
+    warren::Calls calls = comm.wire(round % 4 == 3 ? warren::Wire::bf16 : warren::Wire::f32);
     if (async) {
-      auto call = in_place ? comm.allreduce_async(in.span(), op) : comm.allreduce_async(in.span(), out.span(), op);
+      auto call = in_place ? calls.allreduce_async(in.span(), op) : calls.allreduce_async(in.span(), out.span(), op);
       std::promise<void> done;
       call.on_complete([&](const warren::Error* error) {
         if (error == nullptr) return done.set_value();
@@ -75,9 +75,9 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
       done.get_future().get();
       call.wait();
     } else if (in_place) {
-      comm.allreduce(in.span(), op);
+      calls.allreduce(in.span(), op);
     } else {
-      comm.allreduce(in.span(), out.span(), op);
+      calls.allreduce(in.span(), out.span(), op);
     }
     const auto result = (in_place ? in : out).read();
     const float part = op == Op::sum ? 1.0f / 256.0f : 1.0f / 128.0f;

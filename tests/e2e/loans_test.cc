@@ -80,11 +80,11 @@ class Loans : public ::testing::Test {
     comm.barrier();
     const auto call = [&](const std::vector<float>& in, bool in_place, Op op, std::optional<Wire> wire) {
       Array<float> from(on_gpu, in, device), to(on_gpu, std::vector<float>(in.size(), -1.0f), device);
-      if (wire) comm.wire(*wire);
+      Calls calls = comm.wire(wire.value_or(Wire::f32));
       if (in_place) {
-        comm.allreduce(from.span(), op);
+        calls.allreduce(from.span(), op);
       } else {
-        comm.allreduce(from.span(), to.span(), op);
+        calls.allreduce(from.span(), to.span(), op);
         EXPECT_EQ(from.read(), in) << "the input stays";
       }
       out.push_back((in_place ? from : to).read());
@@ -127,8 +127,8 @@ class Loans : public ::testing::Test {
     const std::size_t count = kWide / ranks;
     const std::vector<float> in = values_of(comm.rank() + 8, ranks * count);
     Array<float> from(on_gpu, in, device), to(on_gpu, std::vector<float>(count, -1.0f), device);
-    if (wire) comm.wire(*wire);
-    comm.reduce_scatter(from.span(), in_place ? from.span().subspan(rank * count, count) : to.span(), op);
+    comm.wire(wire.value_or(Wire::f32))
+        .reduce_scatter(from.span(), in_place ? from.span().subspan(rank * count, count) : to.span(), op);
     std::vector<float> after = from.read();
     const auto own = after.begin() + static_cast<std::ptrdiff_t>(rank * count);
     out.push_back(in_place ? std::vector<float>(own, own + static_cast<std::ptrdiff_t>(count)) : to.read());

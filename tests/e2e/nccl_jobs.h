@@ -90,11 +90,11 @@ class NcclJobs : public ::testing::Test {
     const std::uint64_t before = comm.rounds_exchanged();
     const auto call = [&]<class T>(const std::vector<T>& in, bool in_place, Op op, std::optional<Wire> wire) {
       Array<T> from(on_gpu, in, device), to(on_gpu, std::vector<T>(in.size(), T(-1.0f)), device);
-      if (wire) comm.wire(*wire);
+      Calls calls = comm.wire(wire.value_or(Wire::f32));
       if (in_place) {
-        comm.allreduce(from.span(), op);
+        calls.allreduce(from.span(), op);
       } else {
-        comm.allreduce(from.span(), to.span(), op);
+        calls.allreduce(from.span(), to.span(), op);
         EXPECT_EQ(bytes_of(from.read()), bytes_of(in)) << "the input stays";
       }
       out.push_back(bytes_of((in_place ? from : to).read()));

@@ -14,6 +14,7 @@
 #include "recovery/fetch_codec.h"
 #include "recovery/frontier.h"
 #include "tests/sanitized.h"
+#include "tests/worker/input_made_by.h"
 #include "worker/checkpoints.h"
 #include "worker/dead_segments.h"
 #include "worker/engine.h"
@@ -818,7 +819,7 @@ class Runner {
           (program_.lends >> rank_ & 1) != 0 ? gpu : nullptr);
       s.input = moving->host_input();
       s.output = moving->host_output();
-      s.prepare = [](void* context) { static_cast<Moving*>(context)->begin(); };
+      s.prepare = &input_made_by<[](void* context) { static_cast<Moving*>(context)->begin(); }>;
       s.prepare_context = moving.get();
       call_->buffers = std::move(moving);
     }
@@ -1051,7 +1052,7 @@ class ByHand : public ::testing::TestWithParam<bool> {
     moving_ = moving.get();
     call_.spec.input = moving->host_input();
     call_.spec.output = moving->host_output();
-    call_.spec.prepare = [](void* context) { static_cast<Moving*>(context)->begin(); };
+    call_.spec.prepare = &input_made_by<[](void* context) { static_cast<Moving*>(context)->begin(); }>;
     call_.spec.prepare_context = moving_;
     call_.buffers = std::move(moving);
     spec(other_, theirs_);

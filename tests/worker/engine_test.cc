@@ -1,6 +1,7 @@
 // All collectives, algorithms and a few types over real sockets, against results computed one by one.
 #include "worker/engine.h"
 #include "recovery/limits.h"
+#include "tests/worker/input_made_by.h"
 #include "worker/progress.h"
 
 #include <gtest/gtest.h>
@@ -1203,7 +1204,7 @@ TEST(Engine, WhoPreparesItsInputDoesNotWait) {
   call.spec.count = data.size();
   call.spec.output = data.data();
   call.spec.root = 0;
-  call.spec.prepare = [](void*) {};
+  call.spec.prepare = &input_made_by<[](void*) {}>;
   ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, call).ok());
   const auto read = [&](std::int64_t now) {
     mesh.engine(1).publish_waits();

@@ -20,6 +20,7 @@ struct Call {
   int peer = -1;  // or root
   int tag = -1;
   bool async = false;
+  std::string said{};  // beside its arguments
   const void* site = nullptr;
 };
 
@@ -41,9 +42,6 @@ struct Fake {
   std::size_t custom_bytes = 0;
   warren_serialize serialize = nullptr;
   void* serialize_context = nullptr;
-  void (*prepare)(void*) = nullptr;
-  void* prepare_context = nullptr;
-  int cleared = 0;  // what was said of the next collective
 
   Call& last() { return calls.back(); }
 };
@@ -60,7 +58,19 @@ struct warren_handle {
 
 namespace {
 
-warren_code record(Call call, warren_handle** handle, const void* site) {
+// "once sketch, wire 8, by ring", as far as it is said.
+std::string text_of(const warren_call_options* said) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (said == nullptr) return text;
+  if (said->once != nullptr) add(std::string("once ") + said->once);
+  if (said->wire != 0 && said->wire != WARREN_F32) add("wire " + std::to_string(said->wire));
+  if (said->algorithm != nullptr) add(std::string("by ") + said->algorithm);
+  return text;
+}
+
+warren_code record(Call call, const warren_call_options* said, warren_handle** handle, const void* site) {
+  call.said = text_of(said);
   call.async = handle != nullptr;
   call.site = site;
   fake->calls.push_back(std::move(call));
@@ -83,6 +93,10 @@ void warren_options_init(warren_options* options) {
   options->replace_after_ms = -1;
   options->grace_ms = -1;
 }
+void warren_call_options_init(warren_call_options* options) {
+  *options = warren_call_options{};
+  options->struct_size = sizeof(*options);
+}
 const char* warren_version(void) {
   return "0.1.0";
 }
@@ -98,7 +112,7 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
   return code;
 }
 warren_code warren_finalize(warren_comm*) {
-  return record({.name = "finalize"}, nullptr, SITE);
+  return record({.name = "finalize"}, nullptr, nullptr, SITE);
 }
 void warren_destroy(warren_comm* comm) {
   if (comm == nullptr) return;
@@ -148,45 +162,27 @@ uint64_t warren_rounds_exchanged(const warren_comm*) {
 }
 warren_code warren_split(warren_comm*, int32_t color, int32_t key, warren_comm** out) {
   *out = color < 0 ? nullptr : new warren_comm{"group " + std::to_string(color)};
-  return record({.name = "split", .peer = color, .tag = key}, nullptr, SITE);
-}
-warren_code warren_once_next(warren_comm*, const char* name) {
-  return record({.name = std::string("once ") + name}, nullptr, SITE);
-}
-warren_code warren_clear_next(warren_comm*) {
-  fake->cleared++;
-  return WARREN_OK;
+  return record({.name = "split", .peer = color, .tag = key}, nullptr, nullptr, SITE);
 }
 warren_code warren_fusion_begin(warren_comm*, int64_t bytes) {
-  return record({.name = "fusion " + std::to_string(bytes)}, nullptr, SITE);
+  return record({.name = "fusion " + std::to_string(bytes)}, nullptr, nullptr, SITE);
 }
 warren_code warren_fusion_end(warren_comm*) {
-  return record({.name = "end of fusion"}, nullptr, SITE);
+  return record({.name = "end of fusion"}, nullptr, nullptr, SITE);
 }
 warren_code warren_span_begin(warren_comm*, const char* name) {
-  return record({.name = std::string("span ") + name}, nullptr, SITE);
+  return record({.name = std::string("span ") + name}, nullptr, nullptr, SITE);
 }
 warren_code warren_span_end(warren_comm*) {
-  return record({.name = "end of span"}, nullptr, SITE);
-}
-warren_code warren_wire_next(warren_comm*, warren_type wire) {
-  return record({.name = "wire", .type = wire}, nullptr, SITE);
-}
-warren_code warren_algorithm_next(warren_comm*, const char* name) {
-  return record({.name = std::string("algorithm ") + name}, nullptr, SITE);
+  return record({.name = "end of span"}, nullptr, nullptr, SITE);
 }
 warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context) {
   fake->serialize = serialize;
   fake->serialize_context = context;
-  return record({.name = "lazy_checkpoint"}, nullptr, SITE);
-}
-warren_code warren_prepare_next(warren_comm*, void (*prepare)(void*), void* context) {
-  fake->prepare = prepare;
-  fake->prepare_context = context;
-  return WARREN_OK;
+  return record({.name = "lazy_checkpoint"}, nullptr, nullptr, SITE);
 }
 warren_code warren_allocate(warren_comm*, size_t bytes, void** memory) {
-  const warren_code code = record({.name = "allocate", .count = bytes}, nullptr, SITE);
+  const warren_code code = record({.name = "allocate", .count = bytes}, nullptr, nullptr, SITE);
   if (code == WARREN_OK) *memory = std::calloc(1, bytes);
   return code;
 }
@@ -196,22 +192,22 @@ warren_code warren_free(warren_comm* comm, void* memory) {
   return WARREN_OK;
 }
 warren_code warren_allreduce(warren_comm*, const void* in, void* out, size_t count, warren_type type, warren_op op,
-                             warren_handle** handle) {
-  // As the library: what functions of the program's throw goes no further, and the call fails.
-  try {
-    const void* state = nullptr;
-    std::size_t bytes = 0;
-    if (const auto serialize = std::exchange(fake->serialize, nullptr)) {
-      serialize(&state, &bytes, fake->serialize_context);
-    }
-    if (const auto prepare = std::exchange(fake->prepare, nullptr)) prepare(fake->prepare_context);
-  } catch (...) {
-    fake->next = WARREN_INTERNAL;
+                             const warren_call_options* said, warren_handle** handle) {
+  // As the library: where a function of the program's fails, so does the call.
+  const void* state = nullptr;
+  std::size_t bytes = 0;
+  std::int32_t failed = 0;
+  if (const auto serialize = std::exchange(fake->serialize, nullptr)) {
+    failed = serialize(&state, &bytes, fake->serialize_context);
   }
-  return record({.name = "allreduce", .in = in, .out = out, .count = count, .type = type, .op = op}, handle, SITE);
+  if (said != nullptr && said->prepare != nullptr) failed |= said->prepare(said->prepare_context);
+  if (failed != 0) fake->next = WARREN_INTERNAL;
+  return record({.name = "allreduce", .in = in, .out = out, .count = count, .type = type, .op = op}, said, handle,
+                SITE);
 }
 warren_code warren_allreduce_custom(warren_comm*, const void* in, void* out, size_t count, size_t element_bytes,
-                                    warren_custom_reduce reduce, void* context, warren_handle** handle) {
+                                    warren_custom_reduce reduce, void* context, const warren_call_options* said,
+                                    warren_handle** handle) {
   fake->custom = reduce;
   fake->custom_context = context;
   fake->custom_bytes = element_bytes;
@@ -223,51 +219,57 @@ warren_code warren_allreduce_custom(warren_comm*, const void* in, void* out, siz
     reduce(a.data() + 1, b.data() + 1, count, context);
     std::memcpy(out, b.data() + 1, count * element_bytes);
   }
-  return record({.name = "allreduce_custom", .in = in, .out = out, .count = count}, handle, SITE);
+  return record({.name = "allreduce_custom", .in = in, .out = out, .count = count}, said, handle, SITE);
 }
 warren_code warren_reduce(warren_comm*, const void* in, void* out, size_t count, warren_type type, warren_op op,
-                          int32_t root, warren_handle** handle) {
-  return record({.name = "reduce", .in = in, .out = out, .count = count, .type = type, .op = op, .peer = root}, handle,
-                SITE);
+                          int32_t root, const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "reduce", .in = in, .out = out, .count = count, .type = type, .op = op, .peer = root}, said,
+                handle, SITE);
 }
 warren_code warren_broadcast(warren_comm*, void* buffer, size_t count, warren_type type, int32_t root,
-                             warren_handle** handle) {
-  return record({.name = "broadcast", .out = buffer, .count = count, .type = type, .peer = root}, handle, SITE);
+                             const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "broadcast", .out = buffer, .count = count, .type = type, .peer = root}, said, handle, SITE);
 }
-warren_code warren_barrier(warren_comm*, warren_handle** handle) {
-  return record({.name = "barrier"}, handle, SITE);
+warren_code warren_barrier(warren_comm*, const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "barrier"}, said, handle, SITE);
 }
 warren_code warren_allgather(warren_comm*, const void* in, void* out, size_t count, warren_type type,
-                             warren_handle** handle) {
-  return record({.name = "allgather", .in = in, .out = out, .count = count, .type = type}, handle, SITE);
+                             const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "allgather", .in = in, .out = out, .count = count, .type = type}, said, handle, SITE);
 }
 warren_code warren_allgatherv(warren_comm*, const void* in, void* out, const size_t* counts, warren_type type,
-                              warren_handle** handle) {
-  return record({.name = "allgatherv", .in = in, .out = out, .count = counts[fake->rank], .type = type}, handle, SITE);
+                              const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "allgatherv", .in = in, .out = out, .count = counts[fake->rank], .type = type}, said, handle,
+                SITE);
 }
 warren_code warren_reduce_scatter(warren_comm*, const void* in, void* out, size_t count, warren_type type, warren_op op,
-                                  warren_handle** handle) {
-  return record({.name = "reduce_scatter", .in = in, .out = out, .count = count, .type = type, .op = op}, handle, SITE);
+                                  const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "reduce_scatter", .in = in, .out = out, .count = count, .type = type, .op = op}, said, handle,
+                SITE);
 }
 warren_code warren_gather(warren_comm*, const void* in, void* out, size_t count, warren_type type, int32_t root,
-                          warren_handle** handle) {
-  return record({.name = "gather", .in = in, .out = out, .count = count, .type = type, .peer = root}, handle, SITE);
+                          const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "gather", .in = in, .out = out, .count = count, .type = type, .peer = root}, said, handle,
+                SITE);
 }
 warren_code warren_scatter(warren_comm*, const void* in, void* out, size_t count, warren_type type, int32_t root,
-                           warren_handle** handle) {
-  return record({.name = "scatter", .in = in, .out = out, .count = count, .type = type, .peer = root}, handle, SITE);
+                           const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "scatter", .in = in, .out = out, .count = count, .type = type, .peer = root}, said, handle,
+                SITE);
 }
 warren_code warren_all_to_all(warren_comm*, const void* in, void* out, size_t count, warren_type type,
-                              warren_handle** handle) {
-  return record({.name = "all_to_all", .in = in, .out = out, .count = count, .type = type}, handle, SITE);
+                              const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "all_to_all", .in = in, .out = out, .count = count, .type = type}, said, handle, SITE);
 }
 warren_code warren_send(warren_comm*, const void* buffer, size_t count, warren_type type, int32_t peer, int32_t tag,
-                        warren_handle** handle) {
-  return record({.name = "send", .in = buffer, .count = count, .type = type, .peer = peer, .tag = tag}, handle, SITE);
+                        const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "send", .in = buffer, .count = count, .type = type, .peer = peer, .tag = tag}, said, handle,
+                SITE);
 }
 warren_code warren_recv(warren_comm*, void* buffer, size_t count, warren_type type, int32_t peer, int32_t tag,
-                        warren_handle** handle) {
-  return record({.name = "recv", .out = buffer, .count = count, .type = type, .peer = peer, .tag = tag}, handle, SITE);
+                        const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "recv", .out = buffer, .count = count, .type = type, .peer = peer, .tag = tag}, said, handle,
+                SITE);
 }
 warren_code warren_wait(warren_handle* handle) {
   return handle->code;
@@ -406,14 +408,23 @@ TEST_F(FacadeTest, NamesEveryType) {
                 !Element<long double> && !Element<void*>);
 }
 
-TEST_F(FacadeTest, ASetUpRoundIsNamedBeforeItsCall) {
+TEST_F(FacadeTest, WhatIsSaidOfACallGoesWithItAndWithNoOther) {
   Communicator comm = Communicator::create();
+  std::vector<float> v{1};
   (void)comm.once("sketch").allreduce(1);
-  ASSERT_EQ(fake_.calls.size(), 2u);
-  EXPECT_EQ(fake_.calls[0].name, "once sketch");
-  EXPECT_EQ(fake_.calls[1].name, "allreduce");
-  fake_.next = WARREN_INVALID_ARGUMENT;
-  EXPECT_THROW((void)comm.once(""), Error);
+  comm.wire(Wire::bf16).algorithm("ring").allreduce(std::span(v));
+  (void)comm.wire(Wire::f16).reduce_scatter(std::vector<float>(4));
+  const auto as_i8 = comm.wire(Wire::i8);
+  comm.allreduce(std::span(v));
+  Calls(as_i8).allreduce_async(std::span(v)).wait();
+  ASSERT_EQ(fake_.calls.size(), 5u);
+  EXPECT_EQ(fake_.calls[0].said, "once sketch");
+  EXPECT_EQ(fake_.calls[1].said, "wire " + std::to_string(WARREN_BF16) + ", by ring");
+  EXPECT_EQ(fake_.calls[1].type, WARREN_F32);
+  EXPECT_EQ(fake_.calls[2].said, "wire " + std::to_string(WARREN_F16));
+  EXPECT_EQ(fake_.calls[2].name, "reduce_scatter");
+  EXPECT_EQ(fake_.calls[3].said, "");
+  EXPECT_EQ(fake_.calls[4].said, "wire " + std::to_string(WARREN_I8));
 }
 
 TEST_F(FacadeTest, ASpanEndsOnceWithItsObject) {
@@ -444,36 +455,6 @@ TEST_F(FacadeTest, AFusionEndsOnceWithItsObject) {
   EXPECT_EQ(fake_.calls[3].name, "fusion 1000");
   fake_.next = WARREN_INVALID_ARGUMENT;
   EXPECT_THROW((void)comm.fuse(), Error);
-}
-
-TEST_F(FacadeTest, AWireTypeIsGivenBeforeItsCall) {
-  Communicator comm = Communicator::create();
-  std::vector<float> v{1};
-  comm.wire(Wire::bf16).allreduce(std::span(v));
-  (void)comm.wire(Wire::f16).reduce_scatter(std::vector<float>(4));
-  comm.wire(Wire::i8).allreduce(std::span(v));
-  ASSERT_EQ(fake_.calls.size(), 6u);
-  EXPECT_EQ(fake_.calls[4].type, WARREN_I8);
-  EXPECT_EQ(fake_.calls[0].name, "wire");
-  EXPECT_EQ(fake_.calls[0].type, WARREN_BF16);
-  EXPECT_EQ(fake_.calls[1].name, "allreduce");
-  EXPECT_EQ(fake_.calls[1].type, WARREN_F32);
-  EXPECT_EQ(fake_.calls[2].type, WARREN_F16);
-  EXPECT_EQ(fake_.calls[3].name, "reduce_scatter");
-  fake_.next = WARREN_INVALID_ARGUMENT;
-  EXPECT_THROW((void)comm.wire(Wire::f16), Error);
-}
-
-TEST_F(FacadeTest, AnAlgorithmIsGivenBeforeItsCall) {
-  Communicator comm = Communicator::create();
-  std::vector<float> v{1};
-  comm.algorithm("ring").allreduce(std::span(v));
-  ASSERT_EQ(fake_.calls.size(), 2u);
-  EXPECT_EQ(fake_.calls[0].name, "algorithm ring");
-  EXPECT_EQ(fake_.calls[1].name, "allreduce");
-  fake_.next = WARREN_INVALID_ARGUMENT;
-  EXPECT_THROW((void)comm.algorithm("rings"), Error);
-  EXPECT_EQ(fake_.cleared, 1) << "a wire type that was given before is of no other call";
 }
 
 TEST_F(FacadeTest, ALazyCheckpointKeepsWhatSerializesUntilItHasServed) {
@@ -644,7 +625,6 @@ TEST_F(FacadeTest, RefusesSizesThatCannotBeRight) {
     const std::size_t before = fake_.calls.size();
     EXPECT_EQ(code_of(call), ErrorCode::invalid_argument);
     EXPECT_EQ(fake_.calls.size(), before) << "something was sent";
-    EXPECT_EQ(std::exchange(fake_.cleared, 0), 1) << "what was said of this call would be said of the next one";
   };
   const std::array<std::size_t, 4> counts{1, 6, 0, 3}, huge{~std::size_t{0}, 6, 0, 3};
   const std::array<std::size_t, 3> too_few{1, 6, 0};

@@ -1,5 +1,6 @@
 // Which calls are put together, what the round is that they make, and what comes back to each.
 #include "worker/fusion.h"
+#include "tests/worker/input_made_by.h"
 
 #include <gtest/gtest.h>
 
@@ -159,7 +160,7 @@ TEST(Fusion, WhatFits) {
   EXPECT_FALSE(takes([](Call& c) { c.spec.count = 11; }));
   EXPECT_FALSE(takes([](Call& c) { c.spec.collective = Collective::kBroadcast; }));
   EXPECT_FALSE(takes([](Call& c) { c.setup = "sketch"; }));
-  EXPECT_FALSE(takes([](Call& c) { c.spec.prepare = [](void*) {}; }));
+  EXPECT_FALSE(takes([](Call& c) { c.spec.prepare = &input_made_by<[](void*) {}>; }));
   EXPECT_FALSE(takes([](Call& c) {
     c.spec.type = DataType::kCustom;
     c.spec.custom_bytes = 1;

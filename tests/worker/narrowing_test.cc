@@ -1,5 +1,6 @@
 // Copies in which f32 travels: where they lie, when they are filled, what comes back.
 #include "worker/narrowing.h"
+#include "tests/worker/input_made_by.h"
 
 #include <gtest/gtest.h>
 
@@ -197,7 +198,7 @@ TEST(Narrowing, WhatStandsAroundTheBuffersComesBeforeAndAfter) {
   const auto make = [&](Status fill) {
     auto call = std::make_unique<Call>();
     call->spec = sum_of(in, out);
-    call->spec.prepare = [](void* context) { static_cast<std::vector<float>*>(context)->at(0) = 5.0f; };
+    call->spec.prepare = &input_made_by<[](void* context) { static_cast<std::vector<float>*>(context)->at(0) = 5.0f; }>;
     call->spec.prepare_context = &in;
     call->buffers = std::make_unique<Around>(said, std::move(fill));
     EXPECT_TRUE(narrow(*call, {0, 2}, memory).ok());

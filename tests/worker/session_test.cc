@@ -1,5 +1,6 @@
 // A worker of one rank whose disk hangs, before a tracker that the test plays: what it is heard of meanwhile.
 #include "worker/session.h"
+#include "tests/worker/input_made_by.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -209,7 +210,7 @@ class SessionTest : public ::testing::Test {
     tracker_.plan(join_, 1);
   }
   // A sum whose input a function of the program's fills.
-  static Status prepared_sum(Session& session, std::vector<std::uint64_t>& values, void (*prepare)(void*),
+  static Status prepared_sum(Session& session, std::vector<std::uint64_t>& values, PrepareInput prepare,
                              void* context) {
     Call call;
     call.spec.collective = Collective::kAllreduce;
@@ -297,14 +298,43 @@ TEST_F(SessionTest, APrepareFunctionThatThrowsEndsTheLife) {
         sum(session, 10);
         std::vector<std::uint64_t> values(10);
         const Status thrown = prepared_sum(
-            session, values, [](void*) { throw std::out_of_range("row 7"); }, nullptr);
+            session, values, [](void*) -> std::int32_t { throw std::out_of_range("row 7"); }, nullptr);
         EXPECT_EQ(thrown.code(), Code::kInternal);
         EXPECT_NE(thrown.describe().find("the prepare function has thrown: row 7"), std::string::npos)
             << thrown.describe();
         EXPECT_FALSE(Session::inside_callback());
         int asked = 0;
-        const Status after = prepared_sum(
-            session, values, [](void* count) { ++*static_cast<int*>(count); }, &asked);
+        const Status after =
+            prepared_sum(session, values, &input_made_by<[](void* count) { ++*static_cast<int*>(count); }>, &asked);
+        EXPECT_NE(after.describe().find("this worker's life in the job is over"), std::string::npos)
+            << after.describe();
+        EXPECT_EQ(asked, 0);
+        returned = true;
+      },
+      false);
+  EXPECT_FALSE(tracker_.receive(wire::Envelope::kLeave).leave().finalize());
+  program_.join();
+  EXPECT_TRUE(returned);
+}
+
+// As a binding's does, which can throw nothing.
+TEST_F(SessionTest, APrepareFunctionThatSaysThatItHasFailedEndsTheLife) {
+  disk().let_go();
+  std::atomic<bool> returned{false};
+  start(
+      "async",
+      [&](Session& session) {
+        sum(session, 10);
+        std::vector<std::uint64_t> values(10);
+        const Status failed = prepared_sum(
+            session, values, [](void*) -> std::int32_t { return 7; }, nullptr);
+        EXPECT_EQ(failed.code(), Code::kInternal);
+        EXPECT_NE(failed.describe().find("the prepare function has failed, and returned 7"), std::string::npos)
+            << failed.describe();
+        EXPECT_FALSE(Session::inside_callback());
+        int asked = 0;
+        const Status after =
+            prepared_sum(session, values, &input_made_by<[](void* count) { ++*static_cast<int*>(count); }>, &asked);
         EXPECT_NE(after.describe().find("this worker's life in the job is over"), std::string::npos)
             << after.describe();
         EXPECT_EQ(asked, 0);
@@ -374,7 +404,7 @@ TEST_F(SessionTest, NothingMovesForACallThatEndsWithAnException) {
         {
           Call call;
           call.spec = sum_of(values)->spec;
-          call.spec.prepare = [](void*) {};
+          call.spec.prepare = &input_made_by<[](void*) {}>;
           call.buffers = std::make_unique<MovingBuffers>(moves);
           before_sleep = [] { throw std::bad_alloc(); };
           EXPECT_THROW((void)session.run(kWorldGroup, call), std::bad_alloc);
@@ -417,9 +447,7 @@ TEST_F(SessionTest, ModeShrinkHasWhatDoesNotNeedAllRanks) {
     const auto setup = call_of(Collective::kAllreduce);
     setup->setup = "sketch";
     expect_refused(session.run(kWorldGroup, *setup), "the set-up round \"sketch\"");
-    expect_refused(prepared_sum(
-                       session, values, [](void*) {}, nullptr),
-                   "a prepare function");
+    expect_refused(prepared_sum(session, values, &input_made_by<[](void*) {}>, nullptr), "a prepare function");
     std::vector<float> floats(10);
     Call narrow;
     narrow.spec = call_of(Collective::kAllreduce)->spec;
@@ -435,7 +463,7 @@ TEST_F(SessionTest, ModeShrinkHasWhatDoesNotNeedAllRanks) {
     EXPECT_TRUE(loaded.ok()) << loaded.status().describe();
     const Session::Places local;
     expect_refused(session.checkpoint({}, &local, nullptr), "a checkpoint with local states");
-    expect_refused(session.lazy_checkpoint([](const void**, std::size_t*, void*) {}, nullptr, nullptr),
+    expect_refused(session.lazy_checkpoint([](const void**, std::size_t*, void*) { return 0; }, nullptr, nullptr),
                    "lazy_checkpoint");
     sum(session, 10);
     const auto barrier = std::make_shared<Call>();
@@ -470,11 +498,11 @@ TEST_F(SessionTest, WhoWaitsForACallIsWokenWhenItsPrepareFunctionHasReturned) {
     call->spec.input = call->spec.output = values.data();
     call->spec.count = values.size();
     call->spec.prepare_context = &values;
-    call->spec.prepare = [](void* context) {
+    call->spec.prepare = &input_made_by<[](void* context) {
       runs.set_value();
       sleeps.get_future().wait();
       static_cast<std::vector<std::uint64_t>*>(context)->assign(10, 7);
-    };
+    }>;
     const Status submitted = session.submit(kWorldGroup, call);
     EXPECT_TRUE(submitted.ok()) << submitted.describe();
     runs.get_future().wait();
@@ -506,7 +534,8 @@ TEST_F(SessionTest, AnAsynchronousCallNeedsNoThreadThatIsNotThere) {
     call->spec.input = call->spec.output = values.data();
     call->spec.count = values.size();
     call->spec.prepare_context = &values;
-    call->spec.prepare = [](void* context) { static_cast<std::vector<std::uint64_t>*>(context)->assign(10, 7); };
+    call->spec.prepare =
+        &input_made_by<[](void* context) { static_cast<std::vector<std::uint64_t>*>(context)->assign(10, 7); }>;
     const int blocked = testing::blocked_signals();
     {
       const testing::NoThreads none;
@@ -698,7 +727,8 @@ TEST_F(SessionTest, ItsLastOwnerMayLetGoOfItInACallback) {
   const std::ptrdiff_t before = threads();
   join("async", [&](std::shared_ptr<Session> session) {
     const auto call = sum_of(program.values);
-    call->spec.prepare = [](void* context) { static_cast<Program*>(context)->owns.get_future().wait(); };
+    call->spec.prepare =
+        &input_made_by<[](void* context) { static_cast<Program*>(context)->owns.get_future().wait(); }>;
     call->spec.prepare_context = &program;
     EXPECT_TRUE(session->submit(kWorldGroup, call).ok());
     const auto callback = [](warren_code code, const char*, void* context) {

@@ -21,14 +21,15 @@ class StagedCall final : public CallBuffers {
       : copies_(copies), after_(std::move(after)), stream_(stream) {}
 
   // Reads the input: as the call's prepare function, with the program's own before it.
-  void fill() {
+  std::int32_t fill() {
     if (prepare != nullptr) {
-      prepare(prepare_context);
+      if (const std::int32_t failed = prepare(prepare_context); failed != 0) return failed;
       status_ = copies_.record(*after_, stream_);
     }
     if (status_.ok() && input.bytes != 0)
       status_ = copies_.to_host(input.host, input.device, input.device_bytes, *after_, input.wire);
     if (!status_.ok()) abandon();
+    return 0;
   }
   [[nodiscard]] Status filled() const override { return status_; }
   [[nodiscard]] bool delivers() const override { return output.bytes != 0; }
@@ -40,7 +41,7 @@ class StagedCall final : public CallBuffers {
 
   Staged input, output;
   std::vector<PinnedArena::Block> memory;
-  void (*prepare)(void* context) = nullptr;  // the program's
+  PrepareInput prepare = nullptr;  // the program's
   void* prepare_context = nullptr;
 
  private:
@@ -208,7 +209,7 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream,
     auto streamed = std::make_unique<StreamedCall>(copies, std::move(after), spec.stream, from, to, std::move(memory));
     if (prepares) {
       streamed->prepare_by(spec.prepare, spec.prepare_context);
-      spec.prepare = [](void* context) { static_cast<StreamedCall*>(context)->begin_filling(); };
+      spec.prepare = [](void* context) { return static_cast<StreamedCall*>(context)->begin_filling(); };
       spec.prepare_context = streamed.get();
     }
     const bool lends = lends_.load(std::memory_order_relaxed) || exchange_ != nullptr;
@@ -225,12 +226,12 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream,
   staged->output = to;
   staged->memory = std::move(memory);
   if (spec.collective == Collective::kPoint) {
-    if (spec.sends) staged->fill();
+    if (spec.sends) (void)staged->fill();
     if (const Status filled = staged->filled(); !filled.ok()) return filled;
   } else if (prepares) {
     staged->prepare = spec.prepare;
     staged->prepare_context = spec.prepare_context;
-    spec.prepare = [](void* context) { static_cast<StagedCall*>(context)->fill(); };
+    spec.prepare = [](void* context) { return static_cast<StagedCall*>(context)->fill(); };
     spec.prepare_context = staged.get();
   }
   call.buffers = std::move(staged);
@@ -289,7 +290,10 @@ Result<bool> Staging::pack(const PartsOnGpu& parts, std::span<const std::shared_
                                               std::move(inputs), std::move(outputs));
   if (const Status status = buffers->prepare(); !status.ok()) return status;
   packed.spec.stream = buffers->lane();
-  packed.spec.prepare = [](void* context) { static_cast<PackedCall*>(context)->pack(); };
+  packed.spec.prepare = [](void* context) {
+    static_cast<PackedCall*>(context)->pack();
+    return 0;
+  };
   packed.spec.prepare_context = buffers.get();
   if (const Status status = stage_whole(packed, group); !status.ok()) return status;
   buffers->around(std::move(packed.buffers));

@@ -56,9 +56,9 @@ bool StreamedCall::lend() {
   return true;
 }
 
-void StreamedCall::begin_filling() {
+std::int32_t StreamedCall::begin_filling() {
   if (prepare_ != nullptr) {
-    prepare_(prepare_context_);
+    if (const std::int32_t failed = prepare_(prepare_context_); failed != 0) return failed;
     begun_ = copies_.record(*after_, stream_);
   }
   if (begun_.ok()) {
@@ -66,6 +66,7 @@ void StreamedCall::begin_filling() {
     begun_ = fill();
   }
   if (!begun_.ok()) begun_ = fail(begun_);
+  return 0;
 }
 
 Status StreamedCall::deliver() {

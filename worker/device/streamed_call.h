@@ -63,14 +63,14 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   StreamedCall& operator=(const StreamedCall&) = delete;
 
   // The program's prepare function, if it has one; before begin_filling().
-  void prepare_by(void (*prepare)(void* context), void* context) {
+  void prepare_by(PrepareInput prepare, void* context) {
     prepare_ = prepare;
     prepare_context_ = context;
   }
   // Peers may read the input there; before the call is issued.
   void may_lend(DeviceShares& shares) { shares_ = &shares; }
   // As the call's prepare function.
-  void begin_filling();
+  std::int32_t begin_filling();
 
   // CallBuffers.
   [[nodiscard]] Status filled() const override { return begun_; }
@@ -112,7 +112,7 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   void* const stream_;
   const Staged input_, output_;
   const std::shared_ptr<std::vector<PinnedArena::Block>> memory_;
-  void (*prepare_)(void* context) = nullptr;
+  PrepareInput prepare_ = nullptr;
   void* prepare_context_ = nullptr;
   Status begun_;
   DeviceShares* shares_ = nullptr;  // null: nobody reads the input on the GPU

@@ -131,6 +131,18 @@ void Node::die_if_told(const char* name) const {
 
 // ---- operations
 
+namespace {
+// Errors name the program's line, and a log compares it.
+warren_call_options said_at(const CallPlace& place) {
+  warren_call_options said;
+  warren_call_options_init(&said);
+  said.file = place.file;
+  said.line = place.line;
+  said.function = place.caller;
+  return said;
+}
+}  // namespace
+
 template <class Issue>
 Outcome Node::operate(const char* name, Prepare prepare, std::span<std::byte> result, const CallPlace& place,
                       Issue issue) {
@@ -147,17 +159,17 @@ Outcome Node::operate(const char* name, Prepare prepare, std::span<std::byte> re
       if (!met) return decided;
     }
   }
-  warren_code code = warren_site_next(comm_, place.file, place.line, place.caller);
-  if (code == WARREN_OK && prepare.function != nullptr) {
+  warren_call_options said = said_at(place);
+  if (prepare.function != nullptr) {
     prepare_ = prepare;
-    const auto run = [](void* context) {
+    said.prepare = [](void* context) {
       Node& self = *static_cast<Node*>(context);
       self.run_program([&] { self.prepare_.function(self.prepare_.argument); });
+      return std::int32_t{0};
     };
-    code = warren_prepare_next(comm_, run, this);
+    said.prepare_context = this;
   }
-  if (code == WARREN_OK) code = issue();
-  if (code != WARREN_OK) return failed(name, place);
+  if (issue(&said) != WARREN_OK) return failed(name, place);
   if (counting_) setup_.gave(result);
   return {};
 }
@@ -192,10 +204,10 @@ Outcome Node::decide(const char* name, const SetupRounds::Call& call, std::span<
 
 // Whoever keeps the result and whoever gets it call from one place, wherever the program is: a log compares.
 warren_code Node::share_setup_round(const SetupRound& round, void* bytes, std::size_t size) {
-  warren_code code = warren_once_next(comm_, name_of_round(round).c_str());
-  if (code == WARREN_OK) code = warren_site_next(comm_, __FILE__, __LINE__, __func__);
-  if (code == WARREN_OK) code = warren_broadcast(comm_, bytes, size, WARREN_U8, 0, nullptr);
-  return code;
+  const std::string name = name_of_round(round);
+  warren_call_options said = said_at({__FILE__, __LINE__, __func__});
+  said.once = name.c_str();
+  return warren_broadcast(comm_, bytes, size, WARREN_U8, 0, &said, nullptr);
 }
 
 Outcome Node::allreduce(void* buffer, std::size_t count, warren_type type, warren_op op, Prepare prepare,
@@ -207,7 +219,9 @@ Outcome Node::allreduce(void* buffer, std::size_t count, warren_type type, warre
   if (!product_of(count, width, bytes)) return too_large("Allreduce", count, width, place);
   const double began = now_seconds();
   Outcome outcome = operate("Allreduce", prepare, {static_cast<std::byte*>(buffer), bytes}, place,
-                            [&] { return warren_allreduce(comm_, buffer, buffer, count, type, op, nullptr); });
+                            [&](const warren_call_options* said) {
+                              return warren_allreduce(comm_, buffer, buffer, count, type, op, said, nullptr);
+                            });
   allreduce_seconds_ += now_seconds() - began;
   return outcome;
 }
@@ -219,9 +233,11 @@ Outcome Node::allreduce_custom(void* buffer, std::size_t element_bytes, std::siz
   if (!product_of(count, element_bytes, bytes)) return too_large("Allreduce", count, element_bytes, place);
   Reduction reduction{reduce, element_bytes};
   const double began = now_seconds();
-  Outcome outcome = operate("Allreduce", prepare, {static_cast<std::byte*>(buffer), bytes}, place, [&] {
-    return warren_allreduce_custom(comm_, buffer, buffer, count, element_bytes, &Reduction::run, &reduction, nullptr);
-  });
+  Outcome outcome = operate("Allreduce", prepare, {static_cast<std::byte*>(buffer), bytes}, place,
+                            [&](const warren_call_options* said) {
+                              return warren_allreduce_custom(comm_, buffer, buffer, count, element_bytes,
+                                                             &Reduction::run, &reduction, said, nullptr);
+                            });
   allreduce_seconds_ += now_seconds() - began;
   return outcome;
 }
@@ -232,7 +248,9 @@ Outcome Node::broadcast(void* buffer, std::size_t bytes, int root, const CallPla
                    std::to_string(world_size() - 1));
   }
   return operate("Broadcast", {}, {static_cast<std::byte*>(buffer), bytes}, place,
-                 [&] { return warren_broadcast(comm_, buffer, bytes, WARREN_U8, root, nullptr); });
+                 [&](const warren_call_options* said) {
+                   return warren_broadcast(comm_, buffer, bytes, WARREN_U8, root, said, nullptr);
+                 });
 }
 
 Outcome Node::allgather(void* buffer, std::size_t total, std::size_t first, std::size_t slice, std::size_t previous,
@@ -245,41 +263,41 @@ Outcome Node::allgather(void* buffer, std::size_t total, std::size_t first, std:
   }
   std::byte* bytes = static_cast<std::byte*>(buffer);
   Outcome inner;
-  Outcome outcome = operate("Allgather", {}, {bytes, total}, place, [&]() -> warren_code {
-    // Each rank knows its own slice and the size of the one before; where all of them lie takes a round.
-    struct Slice {
-      std::uint64_t total, first, size, previous;
-    };
-    const Slice mine{total, first, slice, previous};
-    std::vector<Slice> all(ranks());
-    const warren_code code = warren_allgather(comm_, &mine, all.data(), 4, WARREN_U64, nullptr);
-    if (code != WARREN_OK) return code;
-    std::vector<std::uint64_t> firsts;
-    std::vector<std::size_t> sizes;
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      const Slice& before = all[(r + all.size() - 1) % all.size()];
-      const std::uint64_t end_before = before.first + before.size;
-      const bool follows = all[r].first == end_before || (all[r].first == 0 && end_before == total);
-      if (all.size() > 1 && (all[r].total != total || all[r].previous != before.size || !follows)) {
-        inner = Outcome(name + ": rank " + std::to_string(r) + " has " + std::to_string(all[r].size) + " bytes from " +
-                        std::to_string(all[r].first) + " of " + std::to_string(all[r].total) +
-                        ", and takes the slice before it for one of " + std::to_string(all[r].previous) +
-                        "; that has " + std::to_string(before.size) + " from " + std::to_string(before.first) +
-                        " on: slices follow each other in the order of ranks");
-        return WARREN_OK;
-      }
-      firsts.push_back(all[r].first);
-      sizes.push_back(static_cast<std::size_t>(all[r].size));
-    }
-    (void)warren_site_next(comm_, place.file, place.line, place.caller);
-    inner = gather_slices(bytes, total, firsts, sizes);
-    return inner.ok() ? WARREN_OK : WARREN_INTERNAL;
-  });
+  Outcome outcome =
+      operate("Allgather", {}, {bytes, total}, place, [&](const warren_call_options* said) -> warren_code {
+        // Each rank knows its own slice and the size of the one before; where all of them lie takes a round.
+        struct Slice {
+          std::uint64_t total, first, size, previous;
+        };
+        const Slice mine{total, first, slice, previous};
+        std::vector<Slice> all(ranks());
+        const warren_code code = warren_allgather(comm_, &mine, all.data(), 4, WARREN_U64, said, nullptr);
+        if (code != WARREN_OK) return code;
+        std::vector<std::uint64_t> firsts;
+        std::vector<std::size_t> sizes;
+        for (std::size_t r = 0; r < all.size(); ++r) {
+          const Slice& before = all[(r + all.size() - 1) % all.size()];
+          const std::uint64_t end_before = before.first + before.size;
+          const bool follows = all[r].first == end_before || (all[r].first == 0 && end_before == total);
+          if (all.size() > 1 && (all[r].total != total || all[r].previous != before.size || !follows)) {
+            inner = Outcome(name + ": rank " + std::to_string(r) + " has " + std::to_string(all[r].size) +
+                            " bytes from " + std::to_string(all[r].first) + " of " + std::to_string(all[r].total) +
+                            ", and takes the slice before it for one of " + std::to_string(all[r].previous) +
+                            "; that has " + std::to_string(before.size) + " from " + std::to_string(before.first) +
+                            " on: slices follow each other in the order of ranks");
+            return WARREN_OK;
+          }
+          firsts.push_back(all[r].first);
+          sizes.push_back(static_cast<std::size_t>(all[r].size));
+        }
+        inner = gather_slices(bytes, total, firsts, sizes, said);
+        return inner.ok() ? WARREN_OK : WARREN_INTERNAL;
+      });
   return inner.ok() ? std::move(outcome) : std::move(inner);
 }
 
 Outcome Node::gather_slices(std::byte* buffer, std::size_t total, std::span<const std::uint64_t> firsts,
-                            std::span<const std::size_t> sizes) {
+                            std::span<const std::size_t> sizes, const warren_call_options* said) {
   const auto self = static_cast<std::size_t>(rank());
   std::size_t sum = 0;
   bool in_order = true;
@@ -297,7 +315,8 @@ Outcome Node::gather_slices(std::byte* buffer, std::size_t total, std::span<cons
   std::size_t own = 0;
   for (std::size_t r = 0; r < self; ++r) own += sizes[r];
   const std::byte* const mine = in_order ? buffer + own : buffer + firsts[self];
-  if (warren_allgatherv(comm_, mine, to, sizes.data(), WARREN_U8, nullptr) != WARREN_OK) return failed("Allgather");
+  if (warren_allgatherv(comm_, mine, to, sizes.data(), WARREN_U8, said, nullptr) != WARREN_OK)
+    return failed("Allgather");
   if (in_order) return {};
   std::size_t at = 0;
   for (std::size_t r = 0; r < sizes.size(); ++r) {
@@ -400,8 +419,8 @@ Outcome Node::end_version(const char* name) {
 // In the same rounds on all ranks, and in each life of them.
 Outcome Node::look_at_setup_rounds() {
   const auto combine = [&](std::vector<std::uint64_t>& words, warren_op op) {
-    return words.empty() ||
-           warren_allreduce(comm_, words.data(), words.data(), words.size(), WARREN_U64, op, nullptr) == WARREN_OK;
+    return words.empty() || warren_allreduce(comm_, words.data(), words.data(), words.size(), WARREN_U64, op, nullptr,
+                                             nullptr) == WARREN_OK;
   };
   std::vector<std::uint64_t> news{setup_.has_news()};
   if (!combine(news, WARREN_BIT_OR)) return failed("whether there are any");

@@ -78,7 +78,7 @@ class Node {
   // Of a set-up round that is known: keeps its result for good, or gets it. Rank 0's bytes count.
   warren_code share_setup_round(const SetupRound& round, void* bytes, std::size_t size);
   Outcome gather_slices(std::byte* buffer, std::size_t total, std::span<const std::uint64_t> firsts,
-                        std::span<const std::size_t> sizes);
+                        std::span<const std::size_t> sizes, const warren_call_options* said);
   Outcome begin_from(StateHead head);
   Outcome end_version(const char* name);
   Outcome look_at_setup_rounds();

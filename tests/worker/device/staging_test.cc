@@ -1,5 +1,6 @@
 // The pinned arena, the chunked copies and the staging of calls, against the fake device with faults in every call.
 #include "worker/device/staging.h"
+#include "tests/worker/input_made_by.h"
 
 #include <gmock/gmock.h>
 
@@ -422,7 +423,7 @@ TEST_F(Stages, ReadsWhatTheProgramsPrepareFunctionHasPutOnTheStream) {
   static_cast<int*>(program.pinned)[1] = 6;
   Call call;
   call.spec = spec_of(Collective::kAllreduce, program.array.data(), program.array.data(), 2);
-  call.spec.prepare = [](void* context) {
+  call.spec.prepare = &input_made_by<[](void* context) {
     Program& self = *static_cast<Program*>(context);
     fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
     ASSERT_EQ(fake_gpu().table.to_device(0, self.array.data(), self.pinned, 2 * sizeof(int), nullptr),
@@ -431,7 +432,7 @@ TEST_F(Stages, ReadsWhatTheProgramsPrepareFunctionHasPutOnTheStream) {
       while (fake_gpu().controls.calls("query") < looked + 2) std::this_thread::yield();
       fake_gpu().controls.release();
     });
-  };
+  }>;
   call.spec.prepare_context = &program;
   ASSERT_TRUE(staging_.stage(call, kShape).ok());
   call.spec.prepare(call.spec.prepare_context);
@@ -551,7 +552,7 @@ class Streams : public ::testing::TestWithParam<bool> {
   // A prepare function reads these.
  public:
   void* stream_ = nullptr;
-  void (*prepare_)(void* context) = nullptr;
+  PrepareInput prepare_ = nullptr;
   std::vector<ByteRange> pieces_;
   const std::vector<std::uint8_t> values_ = numbered(kBytes, 1);
   const DeviceArray<std::uint8_t> in_{values_}, out_{numbered(kBytes, 50)};
@@ -612,14 +613,14 @@ TEST_P(Streams, ARoundOfTheLogNeedsNoInput) {
 TEST_P(Streams, NothingMovesBeforeTheProgramsWork) {
   ASSERT_EQ(fake_gpu().table.make_stream(0, &stream_), WARREN_DEVICE_OK);
   // It is put on the stream by the prepare function.
-  prepare_ = [](void* context) {
+  prepare_ = &input_made_by<[](void* context) {
     const auto& self = *static_cast<Streams*>(context);
     void* pinned = nullptr;
     ASSERT_EQ(fake_gpu().table.allocate_pinned(4096, &pinned), WARREN_DEVICE_OK);
     static_cast<std::uint8_t*>(pinned)[0] = 123;
     fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
     ASSERT_EQ(fake_gpu().table.to_device(0, self.in_.data(), pinned, 1, self.stream_), WARREN_DEVICE_OK);
-  };
+  }>;
   Call call;
   // For longer than a copy may take.
   constexpr std::int64_t kStallMs = 400;
@@ -745,11 +746,11 @@ TEST_P(Streams, WhatTheProgramPreparesIsNotWrittenOverTheResult) {
   call.spec.type = DataType::kU8;
   call.spec.stream = stream_;
   call.spec.prepare_context = &program;
-  call.spec.prepare = [](void* context) {
+  call.spec.prepare = &input_made_by<[](void* context) {
     const Program& p = *static_cast<Program*>(context);
     fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
     ASSERT_EQ(fake_gpu().table.to_device(0, p.to, p.from, 1, p.stream), WARREN_DEVICE_OK);
-  };
+  }>;
   ASSERT_TRUE(staging_->stage(call, kShape).ok());
   EXPECT_EQ(call.buffers->stream() != nullptr, GetParam());
   begin(call);

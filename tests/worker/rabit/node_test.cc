@@ -25,6 +25,9 @@ extern "C" {
 void warren_options_init(warren_options* options) {
   *options = warren_options{};
 }
+void warren_call_options_init(warren_call_options* options) {
+  *options = warren_call_options{};
+}
 const char* warren_last_error(void) {
   return "";
 }
@@ -60,12 +63,6 @@ warren_code warren_checkpoint(warren_comm*, const void* global, size_t global_by
   fake.states.emplace_back(static_cast<const char*>(global), global_bytes);
   return WARREN_OK;
 }
-warren_code warren_prepare_next(warren_comm*, void (*)(void*), void*) {
-  return WARREN_OK;
-}
-warren_code warren_site_next(warren_comm*, const char*, int32_t, const char*) {
-  return WARREN_OK;
-}
 uint64_t warren_site_of(const char*, int32_t, const char*) {
   return 0;
 }
@@ -75,23 +72,24 @@ warren_code warren_meets_round(warren_comm*, const uint64_t*, size_t, int32_t*) 
 warren_code warren_once_known(warren_comm*, const char*, int32_t*) {
   return WARREN_OK;
 }
-warren_code warren_once_next(warren_comm*, const char*) {
-  return WARREN_OK;
-}
-warren_code warren_allreduce(warren_comm*, const void*, void*, size_t, warren_type, warren_op, warren_handle**) {
+warren_code warren_allreduce(warren_comm*, const void*, void*, size_t, warren_type, warren_op,
+                             const warren_call_options*, warren_handle**) {
   return WARREN_OK;
 }
 warren_code warren_allreduce_custom(warren_comm*, const void*, void*, size_t, size_t, warren_custom_reduce, void*,
-                                    warren_handle**) {
+                                    const warren_call_options*, warren_handle**) {
   return WARREN_OK;
 }
-warren_code warren_broadcast(warren_comm*, void*, size_t, warren_type, int32_t, warren_handle**) {
+warren_code warren_broadcast(warren_comm*, void*, size_t, warren_type, int32_t, const warren_call_options*,
+                             warren_handle**) {
   return WARREN_OK;
 }
-warren_code warren_allgather(warren_comm*, const void*, void*, size_t, warren_type, warren_handle**) {
+warren_code warren_allgather(warren_comm*, const void*, void*, size_t, warren_type, const warren_call_options*,
+                             warren_handle**) {
   return WARREN_OK;
 }
-warren_code warren_allgatherv(warren_comm*, const void*, void*, const size_t*, warren_type, warren_handle**) {
+warren_code warren_allgatherv(warren_comm*, const void*, void*, const size_t*, warren_type, const warren_call_options*,
+                              warren_handle**) {
   return WARREN_OK;
 }
 }  // extern "C"

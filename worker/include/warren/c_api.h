@@ -8,13 +8,13 @@
  * Threads: one thread at a time may call functions of one communicator and of those split from it (another thread may
  * take over if the two synchronize); a call that finds another one inside fails with WARREN_INVALID_ARGUMENT.
  * Different communicators made by warren_create are independent.
- * Functions of the program's: the library calls them in the middle of a call, and they should not throw. What a prepare
- * function or that of a lazy checkpoint throws ends this worker's life in the job: the call that it was run for fails
- * with WARREN_INTERNAL, and so do all that follow; the other ranks wait for its next life, and nothing of what the
- * function had written reaches them. Reductions and callbacks must not throw.
- * Fork: a child process must not use a communicator that its parent made; calls there fail with WARREN_CLOSED. A child
- * that lives on without exec keeps the parent's connections open: if the parent then dies, the other ranks notice after
- * the round timeout instead of at once.
+ * Functions of the program's: the library calls them in the middle of a call, and they should not throw. A prepare
+ * function, or that of a lazy checkpoint, returns 0, or anything else where it has failed: that, or what it throws,
+ * ends this worker's life in the job. The call that it was run for fails with WARREN_INTERNAL, and so do all that
+ * follow; the other ranks wait for its next life, and nothing of what the function had written reaches them. Reductions
+ * and callbacks must not throw. Fork: a child process must not use a communicator that its parent made; calls there
+ * fail with WARREN_CLOSED. A child that lives on without exec keeps the parent's connections open: if the parent then
+ * dies, the other ranks notice after the round timeout instead of at once.
  */
 #ifndef WARREN_C_API_H_
 #define WARREN_C_API_H_
@@ -225,7 +225,7 @@ WARREN_API warren_code warren_restore(warren_comm*, const warren_place* global, 
  * and its next life replays its way to the same checkpoint and gives it there. Should there be no room for the state,
  * that call fails with WARREN_EXHAUSTED and is not made; the next one asks again. With replicas 0, `serialize` is not
  * called. `context` must live until it was. */
-typedef void (*warren_serialize)(const void** bytes, size_t* size, void* context);
+typedef int32_t (*warren_serialize)(const void** bytes, size_t* size, void* context);
 WARREN_API warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context);
 /* How many ranks the job had when what load_checkpoint gave was taken; 0: it gave none. Another number than the job has
  * now where it was started again with another world size (the setting `resize`): the global state is there, local
@@ -237,9 +237,6 @@ WARREN_API uint32_t warren_checkpoint_world_size(const warren_comm*);
 WARREN_API uint64_t warren_checkpoint_version(const warren_comm*);
 /* The newest version that is committed, as far as this rank knows. */
 WARREN_API uint64_t warren_committed_version(const warren_comm*);
-/* The next collective on this communicator calls `prepare` just before it reads its input, from a thread inside that
- * call, and not at all if its result is replayed. It must not use the communicator. */
-WARREN_API warren_code warren_prepare_next(warren_comm*, void (*prepare)(void* context), void* context);
 /* Calls on this communicator from here on, and on those split from it from here on, whose buffers lie on a GPU, read
  * and write them after the work that is on this stream (a cudaStream_t of that GPU; NULL, as at the beginning: its
  * default stream) when they are made, or when their prepare function has returned. When a call has finished, its
@@ -264,28 +261,42 @@ WARREN_API warren_code warren_fusion_end(warren_comm*);
  * Nothing happens where there is no timeline. From any thread, also beside a call. */
 WARREN_API warren_code warren_span_begin(warren_comm*, const char* name);
 WARREN_API warren_code warren_span_end(warren_comm*);
-/* The next collective on this communicator stands at this place of the program's source: that is what errors name, and
- * what is compared where call sites are. For layers over this interface, whose own calls all come from one place.
- * `file` NULL or empty: not known. `function` may be NULL. */
-WARREN_API warren_code warren_site_next(warren_comm*, const char* file, int32_t line, const char* function);
-/* The f32 values of the next collective on this communicator, an allreduce or reduce_scatter by sum, average, min or
- * max, or an allgather, travel and are logged as `wire`: WARREN_F16, WARREN_BF16, or, not by min and max, WARREN_I8
- * (WARREN_F32: as they are). Inputs are rounded to it (to nearest even), combined in f32, and the result is rounded to
- * it once more, on all ranks, so that they all have the same bits; docs/algorithms.md has the bounds of the error. What
- * is beyond f16's range, over 65,504, becomes infinite. As I8, each 256 values (of a share, where there are shares)
- * have a scale, so that the largest of them is 127: the error is relative to it, and a NaN or infinity makes NaNs of
- * all 256. Ranks that give different wire types, or none, get WARREN_DESYNC; a collective that has none is
- * WARREN_INVALID_ARGUMENT. */
-WARREN_API warren_code warren_wire_next(warren_comm*, warren_type wire);
-/* The next collective on this communicator is made by this algorithm, "star", "tree", "butterfly", "ring" or "direct",
- * whatever the setting says ("auto": as it says). Equal on all ranks: others get WARREN_DESYNC. An algorithm that does
- * not serve the collective makes the call WARREN_INVALID_ARGUMENT; docs/algorithms.md has the table. */
-WARREN_API warren_code warren_algorithm_next(warren_comm*, const char* name);
-/* The next collective on this communicator is a *set-up round* of this name (1 .. 128 bytes): one that a process needs
- * once, such as a schema or a sketch of the data, and that a process which is started again needs again although the
- * others are in the middle of a later version. Its result is kept for as long as the job lasts, also over rollbacks: it
- * takes no number of its version, and any further call of the name, in this life or another, gets the same bytes at
- * once and alone. So:
+/* What is said of one call beside its arguments. Fill with warren_call_options_init first; it is read before the call
+ * returns, also where that is asynchronous, but for `prepare_context`. NULL in its place: nothing is said. */
+typedef struct warren_call_options {
+  size_t struct_size; /* set by warren_call_options_init */
+  /* Where the call stands: what errors name, and what is compared where call sites are. NULL: `address`, an address in
+   * the program's code; NULL too: where the function is called. For layers over this interface, whose own calls all
+   * come from one place. `function` may be NULL. */
+  const char* file;
+  const char* function;
+  const void* address;
+  int32_t line;
+  /* The f32 values of an allreduce or reduce_scatter by sum, average, min or max, or of an allgather, travel and are
+   * logged as WARREN_F16, WARREN_BF16, or, not by min and max, WARREN_I8; 0, WARREN_F32: as they are. Inputs are
+   * rounded to it (to nearest even), combined in f32, and the result is rounded to it once more, on all ranks, so that
+   * they all have the same bits; docs/algorithms.md has the bounds of the error. What is beyond f16's range, over
+   * 65,504, becomes infinite. As I8, each 256 values (of a share, where there are shares) have a scale, so that the
+   * largest of them is 127: the error is relative to it, and a NaN or infinity makes NaNs of all 256. Ranks that give
+   * different wire types, or none, get WARREN_DESYNC. */
+  int32_t wire;
+  /* "star", "tree", "butterfly", "ring" or "direct", whatever the setting says; NULL, "auto": as it says. Equal on all
+   * ranks: others get WARREN_DESYNC. docs/algorithms.md has a table of what serves which collective. */
+  const char* algorithm;
+  /* The call is a *set-up round* of this name (1 .. 128 bytes), see below; NULL: it is not. */
+  const char* once;
+  /* Called just before the input is read, from a thread inside a call, and not at all if the result is replayed. It
+   * must not use the communicator. Anything but 0 says that there is no input: the call fails on this rank with
+   * WARREN_INTERNAL, nothing of the buffer reaches another rank, and this worker's life in the job is over. */
+  int32_t (*prepare)(void* context);
+  void* prepare_context;
+} warren_call_options;
+WARREN_API void warren_call_options_init(warren_call_options* options);
+
+/* Set-up rounds (warren_call_options.once): collectives that a process needs once, such as a schema or a sketch of the
+ * data, and that a process which is started again needs again although the others are in the middle of a later version.
+ * Such a result is kept for as long as the job lasts, also over rollbacks: the call takes no number of its version, and
+ * any further call of the name, in this life or another, gets the same bytes at once and alone. So:
  *  - the first time, all ranks of the communicator make the call, in the same order among its other collectives, before
  *    the first checkpoint after it;
  *  - a name stands for one call: another collective, count, type, operation or root under it is WARREN_DESYNC;
@@ -293,9 +304,7 @@ WARREN_API warren_code warren_algorithm_next(warren_comm*, const char* name);
  *  - results stay in the log (log_memory_bytes, log_disk_bytes) until the end of the job: a process calls at most 1024,
  *    with 1 GiB of results, else WARREN_EXHAUSTED. A result of which all copies are lost rolls the job back, and all
  *    processes make their set-up rounds again;
- *  - with replicas 0 nothing is kept: it is a round like any other.
- * Messages (send, recv) are not collectives, and split is none of these. */
-WARREN_API warren_code warren_once_next(warren_comm*, const char* name);
+ *  - with replicas 0 nothing is kept: it is a round like any other. */
 /* Whether the job knows a set-up round of this name: it was begun, and not lost since. */
 WARREN_API warren_code warren_once_known(warren_comm*, const char* name, int32_t* known);
 /* For layers that find set-up rounds out without names. A process that has loaded a version and meets a call in it that
@@ -305,11 +314,7 @@ WARREN_API warren_code warren_once_known(warren_comm*, const char* name, int32_t
  * can tell, and all processes start again from the newest checkpoint. If the answer is no, the round is another one, or
  * the version has no more: this process is to make no round here. Only on the communicator that warren_create made. */
 WARREN_API warren_code warren_meets_round(warren_comm*, const uint64_t* sites, size_t count, int32_t* meets);
-/* There is no next collective: what was said of it by warren_prepare_next, warren_site_next, warren_wire_next,
- * warren_algorithm_next and warren_once_next is said of none. For layers over this interface that refuse a call
- * themselves; one that is refused here was the next one. */
-WARREN_API warren_code warren_clear_next(warren_comm*);
-/* What warren_site_next makes of a place; 0: `file` is NULL or empty. */
+/* The call site that a place of a program's source is; 0: `file` is NULL or empty. */
 WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* function);
 
 /* Mode shrink (the setting `mode`). When workers are lost the job waits for them for grace_ms, and goes on without them
@@ -353,28 +358,28 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
  * all_to_all:     in[size * count] -> out[size * count]: block j goes to rank j; never in place
  */
 WARREN_API warren_code warren_allreduce(warren_comm*, const void* in, void* out, size_t count, warren_type, warren_op,
-                                        warren_handle**);
+                                        const warren_call_options*, warren_handle**);
 /* Elements of element_bytes (1 .. 4 MiB) combined by `reduce`; `context` must live until the call has finished. */
 WARREN_API warren_code warren_allreduce_custom(warren_comm*, const void* in, void* out, size_t count,
                                                size_t element_bytes, warren_custom_reduce reduce, void* context,
-                                               warren_handle**);
+                                               const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_reduce(warren_comm*, const void* in, void* out, size_t count, warren_type, warren_op,
-                                     int32_t root, warren_handle**);
+                                     int32_t root, const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_broadcast(warren_comm*, void* buffer, size_t count, warren_type, int32_t root,
-                                        warren_handle**);
-WARREN_API warren_code warren_barrier(warren_comm*, warren_handle**);
+                                        const warren_call_options*, warren_handle**);
+WARREN_API warren_code warren_barrier(warren_comm*, const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_allgather(warren_comm*, const void* in, void* out, size_t count, warren_type,
-                                        warren_handle**);
+                                        const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_allgatherv(warren_comm*, const void* in, void* out, const size_t* counts, warren_type,
-                                         warren_handle**);
+                                         const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_reduce_scatter(warren_comm*, const void* in, void* out, size_t count, warren_type,
-                                             warren_op, warren_handle**);
+                                             warren_op, const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_gather(warren_comm*, const void* in, void* out, size_t count, warren_type, int32_t root,
-                                     warren_handle**);
+                                     const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_scatter(warren_comm*, const void* in, void* out, size_t count, warren_type, int32_t root,
-                                      warren_handle**);
+                                      const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_all_to_all(warren_comm*, const void* in, void* out, size_t count, warren_type,
-                                         warren_handle**);
+                                         const warren_call_options*, warren_handle**);
 /* Memory for the buffers of large allreduces: at least `bytes`, aligned to a page, on huge pages where the system gives
  * them, each page touched. The ranks of this host map it for reading and reduce from it where it lies, instead of
  * having it sent to them; each rank's buffers may be of either kind, in all calls, with the same bits. It lies in a
@@ -394,9 +399,9 @@ WARREN_API warren_code warren_free(warren_comm*, void* memory);
  * received when its receiver destroys the communicator is dropped.
  */
 WARREN_API warren_code warren_send(warren_comm*, const void* buffer, size_t count, warren_type, int32_t peer,
-                                   int32_t tag, warren_handle**);
+                                   int32_t tag, const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_recv(warren_comm*, void* buffer, size_t count, warren_type, int32_t peer, int32_t tag,
-                                   warren_handle**);
+                                   const warren_call_options*, warren_handle**);
 
 /* Waits for the call and returns its result; again, the same. */
 WARREN_API warren_code warren_wait(warren_handle*);

@@ -343,7 +343,7 @@ template <class F>
 struct Lazy {
   explicit Lazy(F f) : function(std::move(f)) {}
   // What it throws is kept for the caller, and tells the library that there is no state.
-  static void run(const void** bytes, std::size_t* size, void* context) {
+  static std::int32_t run(const void** bytes, std::size_t* size, void* context) {
     Lazy& self = *static_cast<Lazy*>(context);
     try {
       const auto& values = self.values.emplace(self.function());
@@ -351,8 +351,9 @@ struct Lazy {
       *size = std::ranges::size(values) * sizeof(*std::ranges::data(values));
     } catch (...) {
       serializer_threw = std::current_exception();
-      throw;
+      return 1;
     }
+    return 0;
   }
 
   F function;
@@ -362,18 +363,60 @@ struct Lazy {
 // A prepare function for the length of a call, and what it threw, from whichever thread.
 template <class F>
 struct Prepare {
-  static void run(void* context) {
+  static std::int32_t run(void* context) {
     Prepare& self = *static_cast<Prepare*>(context);
     try {
       self.function();
     } catch (...) {
       self.thrown = std::current_exception();
-      throw;  // tells the library that there is no input
+      return 1;
     }
+    return 0;
   }
 
   F& function;
   std::exception_ptr thrown;
+};
+
+}  // namespace detail
+
+// What may be said of a collective beside its arguments (warren_call_options in c_api.h has the rules).
+struct CallOptions {
+  std::optional<std::string> once;       // it is a set-up round of this name
+  Wire wire = Wire::f32;                 // as what its floats travel
+  std::optional<std::string> algorithm;  // by which it is made, whatever the setting says
+};
+
+namespace detail {
+
+// The same for the C interface; NULL where nothing is said. As long as the options live.
+class Said {
+ public:
+  [[gnu::always_inline]] explicit Said(const std::optional<CallOptions>& options) {
+    if (options) [[unlikely]]
+      say(*options);
+  }
+  Said(const Said&) = delete;
+  Said& operator=(const Said&) = delete;
+  void prepare(std::int32_t (*function)(void* context), void* context) {
+    if (!any_) warren_call_options_init(&said_);
+    any_ = true;
+    said_.prepare = function;
+    said_.prepare_context = context;
+  }
+  [[nodiscard]] const warren_call_options* get() const { return any_ ? &said_ : nullptr; }
+
+ private:
+  void say(const CallOptions& options) {
+    warren_call_options_init(&said_);
+    any_ = true;
+    if (options.once) said_.once = options.once->c_str();
+    if (options.algorithm) said_.algorithm = options.algorithm->c_str();
+    said_.wire = static_cast<std::int32_t>(options.wire);
+  }
+
+  bool any_ = false;
+  warren_call_options said_;  // undefined unless any_
 };
 
 }  // namespace detail
@@ -433,6 +476,7 @@ class Handle {
   [[nodiscard]] bool valid() const noexcept { return handle_ != nullptr; }
 
  private:
+  friend class Calls;
   friend class Communicator;
   Handle(warren_handle* handle, std::shared_ptr<detail::State> state, std::shared_ptr<void> functor)
       : handle_(handle), state_(std::move(state)), functor_(std::move(functor)) {}
@@ -503,9 +547,411 @@ struct Place : warren_place {
       : warren_place{std::ranges::data(values), std::ranges::size(values) * sizeof(std::ranges::range_value_t<R>)} {}
 };
 
+// The collectives of a communicator, each made with what once(), wire() and algorithm() have said.
+// Counts are elements; buffers that are asynchronous stay untouched until the handle has finished.
+class Calls {
+ public:
+  // A set-up round of this name: comm.once("sketch").allgather(…). Its result is kept for as long as the job lasts; a
+  // process that is started again gets the same bytes at once, wherever the others are. The rules stand in c_api.h
+  // ("Set-up rounds").
+  [[nodiscard]] Calls once(const std::string& name) const {
+    return with([&](CallOptions& o) { o.once = name; });
+  }
+
+  // The floats travel as f16, bf16, or 8-bit integers with a scale for each 256 of them:
+  // comm.wire(warren::Wire::bf16).allreduce(…). An allreduce or reduce_scatter by sum, average, min or max (not i8), or
+  // an allgather; equal on all ranks. Inputs are rounded, combined in f32, and the result is rounded once more, to the
+  // same bits everywhere (warren_call_options in c_api.h).
+  [[nodiscard]] Calls wire(Wire type) const {
+    return with([&](CallOptions& o) { o.wire = type; });
+  }
+
+  // Made by this algorithm, whatever the setting says: comm.algorithm("ring").allreduce(…). Equal on all ranks; one
+  // that serves the collective (docs/algorithms.md).
+  [[nodiscard]] Calls algorithm(const std::string& name) const {
+    return with([&](CallOptions& o) { o.algorithm = name; });
+  }
+
+  // ---- allreduce: every rank gets in[i] of all ranks combined ---------------------------------------------------
+
+  // `prepare` fills the buffer; it is not called where the result is replayed. It must not use the communicator. What
+  // it throws, allreduce throws; this worker's life in the job is then over: every further call fails, the others wait
+  // for its next life, and nothing of the buffer reaches them.
+  template <Element T, std::size_t N, std::invocable F>
+  [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, Op op, F prepare) {
+    detail::Prepare<F> called{prepare, nullptr};
+    detail::Said said(options_);
+    said.prepare(&detail::Prepare<F>::run, std::addressof(called));
+    const warren_code code =
+        warren_allreduce(get(), buffer.data(), buffer.data(), buffer.size(), type<T>(), c_op(op), said.get(), nullptr);
+    if (called.thrown != nullptr) [[unlikely]]
+      std::rethrow_exception(called.thrown);
+    detail::check(code);
+  }
+  // In place.
+  template <Element T, std::size_t N>
+  [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, Op op = Op::sum) {
+    detail::check(warren_allreduce(get(), buffer.data(), buffer.data(), buffer.size(), type<T>(), c_op(op),
+                                   said().get(), nullptr));
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void allreduce(const In& in, Out&& out, Op op = Op::sum) {
+    require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
+    detail::check(warren_allreduce(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
+                                   range_type<In>(), c_op(op), said().get(), nullptr));
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allreduce(std::vector<T> values, Op op = Op::sum) {
+    allreduce(std::span(values), op);
+    return values;
+  }
+  template <Element T, std::size_t N>
+  [[nodiscard, gnu::always_inline]] std::array<T, N> allreduce(std::array<T, N> values, Op op = Op::sum) {
+    allreduce(std::span(values), op);
+    return values;
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allreduce(std::initializer_list<T> values, Op op = Op::sum) {
+    return allreduce(std::vector<T>(values), op);
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] T allreduce(T value, Op op = Op::sum) {
+    allreduce(std::span(&value, 1), op);
+    return value;
+  }
+  // Combined by your function, elements of 1 byte to 4 MiB. Ranks must give equal functions.
+  template <class T, std::size_t N, Reduction<T> F>
+  [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, const F& combine) {
+    detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),
+                                          &detail::apply_functor<T, F>, context(combine), said().get(), nullptr));
+  }
+
+  template <Element T, std::size_t N>
+  [[nodiscard, gnu::always_inline]] Handle allreduce_async(std::span<T, N> buffer, Op op = Op::sum) {
+    warren_handle* handle = nullptr;
+    detail::check(warren_allreduce(get(), buffer.data(), buffer.data(), buffer.size(), type<T>(), c_op(op),
+                                   said().get(), &handle));
+    return Handle(handle, state_, nullptr);
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle allreduce_async(In&& in, Out&& out, Op op = Op::sum) {
+    require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
+    warren_handle* handle = nullptr;
+    detail::check(warren_allreduce(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
+                                   range_type<In>(), c_op(op), said().get(), &handle));
+    return Handle(handle, state_, nullptr);
+  }
+  // The handle keeps a copy of the function.
+  template <class T, std::size_t N, Reduction<T> F>
+  [[nodiscard, gnu::always_inline]] Handle allreduce_async(std::span<T, N> buffer, F combine) {
+    auto kept = std::make_shared<F>(std::move(combine));
+    warren_handle* handle = nullptr;
+    detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),
+                                          &detail::apply_functor<T, F>, kept.get(), said().get(), &handle));
+    return Handle(handle, state_, std::move(kept));
+  }
+
+  // ---- reduce: `root` gets in[i] of all ranks combined ----------------------------------------------------------
+
+  // `out` has the size of `in` at the root; elsewhere it is not touched and may be empty.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void reduce(const In& in, Out&& out, int root, Op op = Op::sum) {
+    issue_reduce(in, out, root, op, nullptr);
+  }
+  // In place at the root; elsewhere the buffer stays as it is.
+  template <Element T, std::size_t N>
+  [[gnu::always_inline]] void reduce(std::span<T, N> buffer, int root, Op op = Op::sum) {
+    issue_reduce(buffer, buffer, root, op, nullptr);
+  }
+  // Elsewhere than at the root the result is empty.
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> reduce(std::vector<T> values, int root, Op op = Op::sum) {
+    issue_reduce(values, values, root, op, nullptr);
+    if (warren_rank(get()) != root) values.clear();
+    return values;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle reduce_async(In&& in, Out&& out, int root, Op op = Op::sum) {
+    warren_handle* handle = nullptr;
+    issue_reduce(in, out, root, op, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- broadcast: every rank gets the root's buffer -------------------------------------------------------------
+
+  template <OutputRange R>
+  [[gnu::always_inline]] void broadcast(R&& buffer, int root) {
+    detail::check(warren_broadcast(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<R>(), root,
+                                   said().get(), nullptr));
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] T broadcast(T value, int root) {
+    broadcast(std::span(&value, 1), root);
+    return value;
+  }
+  template <OutputRange R>
+  [[nodiscard, gnu::always_inline]] Handle broadcast_async(R&& buffer, int root) {
+    warren_handle* handle = nullptr;
+    detail::check(warren_broadcast(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<R>(), root,
+                                   said().get(), &handle));
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- barrier: returns when all ranks have entered it ----------------------------------------------------------
+
+  [[gnu::always_inline]] void barrier() { detail::check(warren_barrier(get(), said().get(), nullptr)); }
+  [[nodiscard, gnu::always_inline]] Handle barrier_async() {
+    warren_handle* handle = nullptr;
+    detail::check(warren_barrier(get(), said().get(), &handle));
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- allgather: every rank gets the inputs of all, in the order of ranks --------------------------------------
+
+  // `out` has world_size() times the elements of `in`.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void allgather(const In& in, Out&& out) { issue_allgather(in, out, nullptr); }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allgather(const std::vector<T>& in) {
+    std::vector<T> out(in.size() * ranks());
+    issue_allgather(in, out, nullptr);
+    return out;
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allgather(T value) {
+    std::vector<T> out(ranks());
+    issue_allgather(std::span(&value, 1), out, nullptr);
+    return out;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle allgather_async(In&& in, Out&& out) {
+    warren_handle* handle = nullptr;
+    issue_allgather(in, out, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // Rank r gives counts[r] elements; `counts` is equal on all ranks and `out` has their sum.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void allgatherv(const In& in, Out&& out, std::span<const std::size_t> counts) {
+    issue_allgatherv(in, out, counts, nullptr);
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allgatherv(const std::vector<T>& in,
+                                                              std::span<const std::size_t> counts) {
+    std::vector<T> out(total(counts));
+    issue_allgatherv(in, out, counts, nullptr);
+    return out;
+  }
+  // `counts` is read before the call returns.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle allgatherv_async(In&& in, Out&& out, std::span<const std::size_t> counts) {
+    warren_handle* handle = nullptr;
+    issue_allgatherv(in, out, counts, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- reduce_scatter: rank r gets share r of all ranks' inputs combined ----------------------------------------
+
+  // `in` has world_size() times the elements of `out`.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void reduce_scatter(const In& in, Out&& out, Op op = Op::sum) {
+    issue_reduce_scatter(in, out, op, nullptr);
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> reduce_scatter(const std::vector<T>& in, Op op = Op::sum) {
+    std::vector<T> out(in.size() / ranks());
+    issue_reduce_scatter(in, out, op, nullptr);
+    return out;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle reduce_scatter_async(In&& in, Out&& out, Op op = Op::sum) {
+    warren_handle* handle = nullptr;
+    issue_reduce_scatter(in, out, op, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- gather: `root` gets the inputs of all, in the order of ranks ---------------------------------------------
+
+  // At the root `out` has world_size() times the elements of `in`; elsewhere it is not touched and may be empty.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void gather(const In& in, Out&& out, int root) { issue_gather(in, out, root, nullptr); }
+  // Elsewhere than at the root the result is empty.
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> gather(const std::vector<T>& in, int root) {
+    std::vector<T> out(warren_rank(get()) == root ? in.size() * ranks() : 0);
+    issue_gather(in, out, root, nullptr);
+    return out;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle gather_async(In&& in, Out&& out, int root) {
+    warren_handle* handle = nullptr;
+    issue_gather(in, out, root, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- scatter: rank r gets share r of the root's input ---------------------------------------------------------
+
+  // At the root `in` has world_size() times the elements of `out`; elsewhere it is not read and may be empty.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void scatter(const In& in, Out&& out, int root) { issue_scatter(in, out, root, nullptr); }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle scatter_async(In&& in, Out&& out, int root) {
+    warren_handle* handle = nullptr;
+    issue_scatter(in, out, root, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- all_to_all: share j of rank i's input becomes share i of rank j's output ---------------------------------
+
+  // Both have the same size, a multiple of world_size().
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void all_to_all(const In& in, Out&& out) { issue_all_to_all(in, out, nullptr); }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> all_to_all(const std::vector<T>& in) {
+    std::vector<T> out(in.size());
+    issue_all_to_all(in, out, nullptr);
+    return out;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle all_to_all_async(In&& in, Out&& out) {
+    warren_handle* handle = nullptr;
+    issue_all_to_all(in, out, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+ protected:
+  explicit Calls(std::shared_ptr<detail::State> state) : state_(std::move(state)) {}
+
+  template <class T>
+  static constexpr warren_type type() {
+    return static_cast<warren_type>(detail::type_code<T>());
+  }
+  template <class R>
+  static constexpr warren_type range_type() {
+    return type<std::ranges::range_value_t<R>>();
+  }
+  static constexpr warren_op c_op(Op op) { return static_cast<warren_op>(op); }
+  // The C interface hands the context back as it is; apply_functor makes it const again.
+  template <class F>
+  static void* context(const F& functor) {
+    return const_cast<void*>(static_cast<const void*>(std::addressof(functor)));
+  }
+
+  [[gnu::always_inline]] warren_comm* get() const {
+    if (state_ == nullptr) [[unlikely]]
+      detail::throw_closed();
+    return state_->comm;
+  }
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(warren_world_size(get())); }
+
+  [[gnu::always_inline]] void require_size(const char* what, std::size_t got, std::size_t want) const {
+    if (got == want) [[likely]]
+      return;
+    detail::throw_size(what, got, want);
+  }
+  // whole = part · ranks, without overflow.
+  [[gnu::always_inline]] void require_shares(const char* what, std::size_t whole, std::size_t part) const {
+    if (whole % ranks() != 0) [[unlikely]] {
+      detail::throw_shares(what, whole, ranks());
+    }
+    if (whole / ranks() != part) [[unlikely]] {
+      detail::throw_size(what, whole, part * ranks());
+    }
+  }
+  [[nodiscard]] std::size_t total(std::span<const std::size_t> counts) const {
+    std::size_t sum = 0;
+    for (const std::size_t count : counts) {
+      if (__builtin_add_overflow(sum, count, &sum)) {
+        throw Error(ErrorCode::invalid_argument, "allgatherv: the counts add up to more than memory can hold");
+      }
+    }
+    return sum;
+  }
+
+  std::shared_ptr<detail::State> state_;
+
+ private:
+  template <class Say>
+  [[nodiscard]] Calls with(Say say) const {
+    Calls said(*this);
+    if (!said.options_) said.options_.emplace();
+    say(*said.options_);
+    return said;
+  }
+  [[nodiscard, gnu::always_inline]] detail::Said said() const { return detail::Said(options_); }
+
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_reduce(const In& in, Out& out, int root, Op op, warren_handle** handle) {
+    const bool here = warren_rank(get()) == root;
+    if (here) require_size("reduce: out", std::ranges::size(out), std::ranges::size(in));
+    detail::check(warren_reduce(get(), std::ranges::data(in), here ? std::ranges::data(out) : nullptr,
+                                std::ranges::size(in), range_type<In>(), c_op(op), root, said().get(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_allgather(const In& in, Out& out, warren_handle** handle) {
+    require_shares("allgather: out", std::ranges::size(out), std::ranges::size(in));
+    detail::check(warren_allgather(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
+                                   range_type<In>(), said().get(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_allgatherv(const In& in, Out& out, std::span<const std::size_t> counts,
+                                               warren_handle** handle) {
+    require_size("allgatherv: counts", counts.size(), ranks());
+    require_size("allgatherv: in", std::ranges::size(in), counts[static_cast<std::size_t>(warren_rank(get()))]);
+    require_size("allgatherv: out", std::ranges::size(out), total(counts));
+    detail::check(warren_allgatherv(get(), std::ranges::data(in), std::ranges::data(out), counts.data(),
+                                    range_type<In>(), said().get(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_reduce_scatter(const In& in, Out& out, Op op, warren_handle** handle) {
+    require_shares("reduce_scatter: in", std::ranges::size(in), std::ranges::size(out));
+    detail::check(warren_reduce_scatter(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(out),
+                                        range_type<In>(), c_op(op), said().get(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_gather(const In& in, Out& out, int root, warren_handle** handle) {
+    const bool here = warren_rank(get()) == root;
+    if (here) require_shares("gather: out", std::ranges::size(out), std::ranges::size(in));
+    detail::check(warren_gather(get(), std::ranges::data(in), here ? std::ranges::data(out) : nullptr,
+                                std::ranges::size(in), range_type<In>(), root, said().get(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_scatter(const In& in, Out& out, int root, warren_handle** handle) {
+    const bool here = warren_rank(get()) == root;
+    if (here) require_shares("scatter: in", std::ranges::size(in), std::ranges::size(out));
+    detail::check(warren_scatter(get(), here ? std::ranges::data(in) : nullptr, std::ranges::data(out),
+                                 std::ranges::size(out), range_type<Out>(), root, said().get(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_all_to_all(const In& in, Out& out, warren_handle** handle) {
+    require_size("all_to_all: out", std::ranges::size(out), std::ranges::size(in));
+    require_shares("all_to_all: in", std::ranges::size(in), std::ranges::size(in) / ranks());
+    detail::check(warren_all_to_all(get(), std::ranges::data(in), std::ranges::data(out),
+                                    std::ranges::size(in) / ranks(), range_type<In>(), said().get(), handle));
+  }
+
+  std::optional<CallOptions> options_;
+};
+
 // The ranks of a job, or of a group split from it. Move-only. The job is left when the communicator, those split from
 // it and their handles are gone; without finalize() before, the other ranks then learn that this one has gone.
-class Communicator {
+class Communicator : public Calls {
  public:
   // Joins the job and waits until all of it is there, at most Options::join_timeout_ms.
   [[nodiscard]] static Communicator create(const Options& options = {});
@@ -630,30 +1076,6 @@ class Communicator {
   [[nodiscard]] std::uint64_t version() const { return warren_checkpoint_version(get()); }
   [[nodiscard]] std::uint64_t committed_version() const { return warren_committed_version(get()); }
 
-  // The next collective is a set-up round of this name: comm.once("sketch").allgather(…). Its result is kept for as
-  // long as the job lasts; a process that is started again gets the same bytes at once, wherever the others are. The
-  // rules stand in c_api.h (warren_once_next). Not for split, send and recv.
-  Communicator& once(const std::string& name) {
-    check_next(warren_once_next(get(), name.c_str()));
-    return *this;
-  }
-
-  // The floats of the next collective travel as f16, bf16, or 8-bit integers with a scale for each 256 of them:
-  // comm.wire(warren::Wire::bf16).allreduce(…). An allreduce or reduce_scatter by sum, average, min or max (not i8), or
-  // an allgather; equal on all ranks. Inputs are rounded, combined in f32, and the result is rounded once more, to the
-  // same bits everywhere (warren_wire_next in c_api.h).
-  Communicator& wire(Wire type) {
-    check_next(warren_wire_next(get(), static_cast<warren_type>(type)));
-    return *this;
-  }
-
-  // The next collective is made by this algorithm, whatever the setting says: comm.algorithm("ring").allreduce(…).
-  // Equal on all ranks; one that serves the collective (warren_algorithm_next in c_api.h).
-  Communicator& algorithm(const std::string& name) {
-    check_next(warren_algorithm_next(get(), name.c_str()));
-    return *this;
-  }
-
   // Small asynchronous allreduces that follow each other are made as one round, up to `bytes` (-1:
   // Options::fusion_bytes), until the object goes: auto fusion = comm.fuse(). What is put together is sent early when
   // one of it is waited for or tested, which ranks must do alike (warren_fusion_begin in c_api.h). One at a time.
@@ -674,266 +1096,6 @@ class Communicator {
   // n)). See "GPU buffers" in c_api.h.
   void use_stream(void* stream) { detail::check(warren_use_stream(get(), stream)); }
 
-  // ---- allreduce: every rank gets in[i] of all ranks combined ---------------------------------------------------
-
-  // `prepare` fills the buffer; it is not called where the result is replayed. It must not use the communicator. What
-  // it throws, allreduce throws; this worker's life in the job is then over: every further call fails, the others wait
-  // for its next life, and nothing of the buffer reaches them.
-  template <Element T, std::size_t N, std::invocable F>
-  [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, Op op, F prepare) {
-    detail::Prepare<F> called{prepare, nullptr};
-    detail::check(warren_prepare_next(get(), &detail::Prepare<F>::run, std::addressof(called)));
-    const warren_code code =
-        warren_allreduce(get(), buffer.data(), buffer.data(), buffer.size(), type<T>(), c_op(op), nullptr);
-    if (called.thrown != nullptr) [[unlikely]]
-      std::rethrow_exception(called.thrown);
-    detail::check(code);
-  }
-  // In place.
-  template <Element T, std::size_t N>
-  [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, Op op = Op::sum) {
-    detail::check(warren_allreduce(get(), buffer.data(), buffer.data(), buffer.size(), type<T>(), c_op(op), nullptr));
-  }
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out>
-  [[gnu::always_inline]] void allreduce(const In& in, Out&& out, Op op = Op::sum) {
-    require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
-    detail::check(warren_allreduce(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
-                                   range_type<In>(), c_op(op), nullptr));
-  }
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] std::vector<T> allreduce(std::vector<T> values, Op op = Op::sum) {
-    allreduce(std::span(values), op);
-    return values;
-  }
-  template <Element T, std::size_t N>
-  [[nodiscard, gnu::always_inline]] std::array<T, N> allreduce(std::array<T, N> values, Op op = Op::sum) {
-    allreduce(std::span(values), op);
-    return values;
-  }
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] std::vector<T> allreduce(std::initializer_list<T> values, Op op = Op::sum) {
-    return allreduce(std::vector<T>(values), op);
-  }
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] T allreduce(T value, Op op = Op::sum) {
-    allreduce(std::span(&value, 1), op);
-    return value;
-  }
-  // Combined by your function, elements of 1 byte to 4 MiB. Ranks must give equal functions.
-  template <class T, std::size_t N, Reduction<T> F>
-  [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, const F& combine) {
-    detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),
-                                          &detail::apply_functor<T, F>, context(combine), nullptr));
-  }
-
-  template <Element T, std::size_t N>
-  [[nodiscard, gnu::always_inline]] Handle allreduce_async(std::span<T, N> buffer, Op op = Op::sum) {
-    warren_handle* handle = nullptr;
-    detail::check(warren_allreduce(get(), buffer.data(), buffer.data(), buffer.size(), type<T>(), c_op(op), &handle));
-    return Handle(handle, state_, nullptr);
-  }
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
-  [[nodiscard, gnu::always_inline]] Handle allreduce_async(In&& in, Out&& out, Op op = Op::sum) {
-    require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
-    warren_handle* handle = nullptr;
-    detail::check(warren_allreduce(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
-                                   range_type<In>(), c_op(op), &handle));
-    return Handle(handle, state_, nullptr);
-  }
-  // The handle keeps a copy of the function.
-  template <class T, std::size_t N, Reduction<T> F>
-  [[nodiscard, gnu::always_inline]] Handle allreduce_async(std::span<T, N> buffer, F combine) {
-    auto kept = std::make_shared<F>(std::move(combine));
-    warren_handle* handle = nullptr;
-    detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),
-                                          &detail::apply_functor<T, F>, kept.get(), &handle));
-    return Handle(handle, state_, std::move(kept));
-  }
-
-  // ---- reduce: `root` gets in[i] of all ranks combined ----------------------------------------------------------
-
-  // `out` has the size of `in` at the root; elsewhere it is not touched and may be empty.
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out>
-  [[gnu::always_inline]] void reduce(const In& in, Out&& out, int root, Op op = Op::sum) {
-    issue_reduce(in, out, root, op, nullptr);
-  }
-  // In place at the root; elsewhere the buffer stays as it is.
-  template <Element T, std::size_t N>
-  [[gnu::always_inline]] void reduce(std::span<T, N> buffer, int root, Op op = Op::sum) {
-    issue_reduce(buffer, buffer, root, op, nullptr);
-  }
-  // Elsewhere than at the root the result is empty.
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] std::vector<T> reduce(std::vector<T> values, int root, Op op = Op::sum) {
-    issue_reduce(values, values, root, op, nullptr);
-    if (rank() != root) values.clear();
-    return values;
-  }
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
-  [[nodiscard, gnu::always_inline]] Handle reduce_async(In&& in, Out&& out, int root, Op op = Op::sum) {
-    warren_handle* handle = nullptr;
-    issue_reduce(in, out, root, op, &handle);
-    return Handle(handle, state_, nullptr);
-  }
-
-  // ---- broadcast: every rank gets the root's buffer -------------------------------------------------------------
-
-  template <OutputRange R>
-  [[gnu::always_inline]] void broadcast(R&& buffer, int root) {
-    detail::check(
-        warren_broadcast(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<R>(), root, nullptr));
-  }
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] T broadcast(T value, int root) {
-    broadcast(std::span(&value, 1), root);
-    return value;
-  }
-  template <OutputRange R>
-  [[nodiscard, gnu::always_inline]] Handle broadcast_async(R&& buffer, int root) {
-    warren_handle* handle = nullptr;
-    detail::check(
-        warren_broadcast(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<R>(), root, &handle));
-    return Handle(handle, state_, nullptr);
-  }
-
-  // ---- barrier: returns when all ranks have entered it ----------------------------------------------------------
-
-  [[gnu::always_inline]] void barrier() { detail::check(warren_barrier(get(), nullptr)); }
-  [[nodiscard, gnu::always_inline]] Handle barrier_async() {
-    warren_handle* handle = nullptr;
-    detail::check(warren_barrier(get(), &handle));
-    return Handle(handle, state_, nullptr);
-  }
-
-  // ---- allgather: every rank gets the inputs of all, in the order of ranks --------------------------------------
-
-  // `out` has world_size() times the elements of `in`.
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out>
-  [[gnu::always_inline]] void allgather(const In& in, Out&& out) { issue_allgather(in, out, nullptr); }
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] std::vector<T> allgather(const std::vector<T>& in) {
-    std::vector<T> out(in.size() * ranks());
-    issue_allgather(in, out, nullptr);
-    return out;
-  }
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] std::vector<T> allgather(T value) {
-    std::vector<T> out(ranks());
-    issue_allgather(std::span(&value, 1), out, nullptr);
-    return out;
-  }
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
-  [[nodiscard, gnu::always_inline]] Handle allgather_async(In&& in, Out&& out) {
-    warren_handle* handle = nullptr;
-    issue_allgather(in, out, &handle);
-    return Handle(handle, state_, nullptr);
-  }
-
-  // Rank r gives counts[r] elements; `counts` is equal on all ranks and `out` has their sum.
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out>
-  [[gnu::always_inline]] void allgatherv(const In& in, Out&& out, std::span<const std::size_t> counts) {
-    issue_allgatherv(in, out, counts, nullptr);
-  }
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] std::vector<T> allgatherv(const std::vector<T>& in,
-                                                              std::span<const std::size_t> counts) {
-    std::vector<T> out(total(counts));
-    issue_allgatherv(in, out, counts, nullptr);
-    return out;
-  }
-  // `counts` is read before the call returns.
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
-  [[nodiscard, gnu::always_inline]] Handle allgatherv_async(In&& in, Out&& out, std::span<const std::size_t> counts) {
-    warren_handle* handle = nullptr;
-    issue_allgatherv(in, out, counts, &handle);
-    return Handle(handle, state_, nullptr);
-  }
-
-  // ---- reduce_scatter: rank r gets share r of all ranks' inputs combined ----------------------------------------
-
-  // `in` has world_size() times the elements of `out`.
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out>
-  [[gnu::always_inline]] void reduce_scatter(const In& in, Out&& out, Op op = Op::sum) {
-    issue_reduce_scatter(in, out, op, nullptr);
-  }
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] std::vector<T> reduce_scatter(const std::vector<T>& in, Op op = Op::sum) {
-    std::vector<T> out(in.size() / ranks());
-    issue_reduce_scatter(in, out, op, nullptr);
-    return out;
-  }
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
-  [[nodiscard, gnu::always_inline]] Handle reduce_scatter_async(In&& in, Out&& out, Op op = Op::sum) {
-    warren_handle* handle = nullptr;
-    issue_reduce_scatter(in, out, op, &handle);
-    return Handle(handle, state_, nullptr);
-  }
-
-  // ---- gather: `root` gets the inputs of all, in the order of ranks ---------------------------------------------
-
-  // At the root `out` has world_size() times the elements of `in`; elsewhere it is not touched and may be empty.
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out>
-  [[gnu::always_inline]] void gather(const In& in, Out&& out, int root) { issue_gather(in, out, root, nullptr); }
-  // Elsewhere than at the root the result is empty.
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] std::vector<T> gather(const std::vector<T>& in, int root) {
-    std::vector<T> out(rank() == root ? in.size() * ranks() : 0);
-    issue_gather(in, out, root, nullptr);
-    return out;
-  }
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
-  [[nodiscard, gnu::always_inline]] Handle gather_async(In&& in, Out&& out, int root) {
-    warren_handle* handle = nullptr;
-    issue_gather(in, out, root, &handle);
-    return Handle(handle, state_, nullptr);
-  }
-
-  // ---- scatter: rank r gets share r of the root's input ---------------------------------------------------------
-
-  // At the root `in` has world_size() times the elements of `out`; elsewhere it is not read and may be empty.
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out>
-  [[gnu::always_inline]] void scatter(const In& in, Out&& out, int root) { issue_scatter(in, out, root, nullptr); }
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
-  [[nodiscard, gnu::always_inline]] Handle scatter_async(In&& in, Out&& out, int root) {
-    warren_handle* handle = nullptr;
-    issue_scatter(in, out, root, &handle);
-    return Handle(handle, state_, nullptr);
-  }
-
-  // ---- all_to_all: share j of rank i's input becomes share i of rank j's output ---------------------------------
-
-  // Both have the same size, a multiple of world_size().
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out>
-  [[gnu::always_inline]] void all_to_all(const In& in, Out&& out) { issue_all_to_all(in, out, nullptr); }
-  template <Element T>
-  [[nodiscard, gnu::always_inline]] std::vector<T> all_to_all(const std::vector<T>& in) {
-    std::vector<T> out(in.size());
-    issue_all_to_all(in, out, nullptr);
-    return out;
-  }
-  template <InputRange In, OutputRange Out>
-  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
-  [[nodiscard, gnu::always_inline]] Handle all_to_all_async(In&& in, Out&& out) {
-    warren_handle* handle = nullptr;
-    issue_all_to_all(in, out, &handle);
-    return Handle(handle, state_, nullptr);
-  }
-
   // ---- point to point: messages between two ranks with one tag (0 … 2^31 − 1) arrive in order -------------------
   // Size and type must agree. send() may wait until the receiver has called recv(); once it has returned, the message
   // goes on by itself, even where the communicator is destroyed. What was not received when its receiver destroys the
@@ -941,27 +1103,27 @@ class Communicator {
 
   template <InputRange In>
   [[gnu::always_inline]] void send(const In& buffer, int peer, int tag = 0) {
-    detail::check(
-        warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag, nullptr));
+    detail::check(warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag,
+                              nullptr, nullptr));
   }
   template <OutputRange Out>
   [[gnu::always_inline]] void recv(Out&& buffer, int peer, int tag = 0) {
     detail::check(warren_recv(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<Out>(), peer, tag,
-                              nullptr));
+                              nullptr, nullptr));
   }
   template <InputRange In>
   requires std::ranges::borrowed_range<In>
   [[nodiscard, gnu::always_inline]] Handle send_async(In&& buffer, int peer, int tag = 0) {
     warren_handle* handle = nullptr;
-    detail::check(
-        warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag, &handle));
+    detail::check(warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag,
+                              nullptr, &handle));
     return Handle(handle, state_, nullptr);
   }
   template <OutputRange Out>
   [[nodiscard, gnu::always_inline]] Handle recv_async(Out&& buffer, int peer, int tag = 0) {
     warren_handle* handle = nullptr;
     detail::check(warren_recv(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<Out>(), peer, tag,
-                              &handle));
+                              nullptr, &handle));
     return Handle(handle, state_, nullptr);
   }
 
@@ -986,65 +1148,7 @@ class Communicator {
   template <class T>
   requires std::is_trivially_copyable_v<T>
   friend Memory<T> allocate(Communicator& comm, std::size_t size);
-  explicit Communicator(std::shared_ptr<detail::State> state) : state_(std::move(state)) {}
-
-  template <class T>
-  static constexpr warren_type type() {
-    return static_cast<warren_type>(detail::type_code<T>());
-  }
-  template <class R>
-  static constexpr warren_type range_type() {
-    return type<std::ranges::range_value_t<R>>();
-  }
-  static constexpr warren_op c_op(Op op) { return static_cast<warren_op>(op); }
-  // The C interface hands the context back as it is; apply_functor makes it const again.
-  template <class F>
-  static void* context(const F& functor) {
-    return const_cast<void*>(static_cast<const void*>(std::addressof(functor)));
-  }
-
-  [[gnu::always_inline]] warren_comm* get() const {
-    if (state_ == nullptr) [[unlikely]]
-      detail::throw_closed();
-    return state_->comm;
-  }
-  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
-
-  // What is refused here, or said of the next collective in vain, is a call that is not made, and what was said of it
-  // is said of no other.
-  [[gnu::always_inline]] void check_next(warren_code code) const {
-    if (code == WARREN_OK) [[likely]]
-      return;
-    (void)warren_clear_next(get());
-    detail::throw_last(code);
-  }
-  [[gnu::always_inline]] void require_size(const char* what, std::size_t got, std::size_t want) const {
-    if (got == want) [[likely]]
-      return;
-    (void)warren_clear_next(get());
-    detail::throw_size(what, got, want);
-  }
-  // whole = part · ranks, without overflow.
-  [[gnu::always_inline]] void require_shares(const char* what, std::size_t whole, std::size_t part) const {
-    if (whole % ranks() != 0) [[unlikely]] {
-      (void)warren_clear_next(get());
-      detail::throw_shares(what, whole, ranks());
-    }
-    if (whole / ranks() != part) [[unlikely]] {
-      (void)warren_clear_next(get());
-      detail::throw_size(what, whole, part * ranks());
-    }
-  }
-  [[nodiscard]] std::size_t total(std::span<const std::size_t> counts) const {
-    std::size_t sum = 0;
-    for (const std::size_t count : counts) {
-      if (__builtin_add_overflow(sum, count, &sum)) {
-        (void)warren_clear_next(get());
-        throw Error(ErrorCode::invalid_argument, "allgatherv: the counts add up to more than memory can hold");
-      }
-    }
-    return sum;
-  }
+  explicit Communicator(std::shared_ptr<detail::State> state) : Calls(std::move(state)) {}
 
   [[nodiscard]] std::optional<Communicator> adopt(warren_comm* comm) const {
     if (comm == nullptr) return std::nullopt;
@@ -1053,58 +1157,6 @@ class Communicator {
     state->parent = state_;
     return Communicator(std::move(state));
   }
-
-  template <class In, class Out>
-  [[gnu::always_inline]] void issue_reduce(const In& in, Out& out, int root, Op op, warren_handle** handle) {
-    const bool here = rank() == root;
-    if (here) require_size("reduce: out", std::ranges::size(out), std::ranges::size(in));
-    detail::check(warren_reduce(get(), std::ranges::data(in), here ? std::ranges::data(out) : nullptr,
-                                std::ranges::size(in), range_type<In>(), c_op(op), root, handle));
-  }
-  template <class In, class Out>
-  [[gnu::always_inline]] void issue_allgather(const In& in, Out& out, warren_handle** handle) {
-    require_shares("allgather: out", std::ranges::size(out), std::ranges::size(in));
-    detail::check(warren_allgather(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
-                                   range_type<In>(), handle));
-  }
-  template <class In, class Out>
-  [[gnu::always_inline]] void issue_allgatherv(const In& in, Out& out, std::span<const std::size_t> counts,
-                                               warren_handle** handle) {
-    require_size("allgatherv: counts", counts.size(), ranks());
-    require_size("allgatherv: in", std::ranges::size(in), counts[static_cast<std::size_t>(rank())]);
-    require_size("allgatherv: out", std::ranges::size(out), total(counts));
-    detail::check(warren_allgatherv(get(), std::ranges::data(in), std::ranges::data(out), counts.data(),
-                                    range_type<In>(), handle));
-  }
-  template <class In, class Out>
-  [[gnu::always_inline]] void issue_reduce_scatter(const In& in, Out& out, Op op, warren_handle** handle) {
-    require_shares("reduce_scatter: in", std::ranges::size(in), std::ranges::size(out));
-    detail::check(warren_reduce_scatter(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(out),
-                                        range_type<In>(), c_op(op), handle));
-  }
-  template <class In, class Out>
-  [[gnu::always_inline]] void issue_gather(const In& in, Out& out, int root, warren_handle** handle) {
-    const bool here = rank() == root;
-    if (here) require_shares("gather: out", std::ranges::size(out), std::ranges::size(in));
-    detail::check(warren_gather(get(), std::ranges::data(in), here ? std::ranges::data(out) : nullptr,
-                                std::ranges::size(in), range_type<In>(), root, handle));
-  }
-  template <class In, class Out>
-  [[gnu::always_inline]] void issue_scatter(const In& in, Out& out, int root, warren_handle** handle) {
-    const bool here = rank() == root;
-    if (here) require_shares("scatter: in", std::ranges::size(in), std::ranges::size(out));
-    detail::check(warren_scatter(get(), here ? std::ranges::data(in) : nullptr, std::ranges::data(out),
-                                 std::ranges::size(out), range_type<Out>(), root, handle));
-  }
-  template <class In, class Out>
-  [[gnu::always_inline]] void issue_all_to_all(const In& in, Out& out, warren_handle** handle) {
-    require_size("all_to_all: out", std::ranges::size(out), std::ranges::size(in));
-    require_shares("all_to_all: in", std::ranges::size(in), std::ranges::size(in) / ranks());
-    detail::check(warren_all_to_all(get(), std::ranges::data(in), std::ranges::data(out),
-                                    std::ranges::size(in) / ranks(), range_type<In>(), handle));
-  }
-
-  std::shared_ptr<detail::State> state_;
 };
 
 // Elements in memory that the other ranks of this host read where it lies (warren_allocate in c_api.h): for the buffers
