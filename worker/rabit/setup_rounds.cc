@@ -210,7 +210,7 @@ std::vector<SetupRound> SetupRounds::due() const {
   std::vector<SetupRound> due;
   std::uint64_t rounds = table_.logged_rounds, bytes = table_.logged_bytes;
   for (const SetupRound& r : table_.kept) {
-    if (r.where != Result::kHere || r.result.empty() || r.version + kVersionsKept > version_) continue;
+    if (r.where != Result::kHere || r.bytes <= kMaxSmallBytes || r.version + kVersionsKept > version_) continue;
     if (rounds == kMaxLogged || r.bytes > kMaxLoggedBytes - bytes) break;
     ++rounds;
     bytes += r.bytes;

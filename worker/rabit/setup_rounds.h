@@ -88,8 +88,8 @@ class SetupRounds {
   void match(std::span<const std::uint64_t> greatest);
   [[nodiscard]] std::vector<std::uint64_t> facts() const;
   void learn(std::span<const std::uint64_t> facts);
-  // Rounds that have been kept for some versions, so that those which recur soon are gone: to be logged, and no longer
-  // carried by each checkpoint. Each rank of a job names the same.
+  // Rounds whose results the log takes, so that checkpoints carry them no longer: large ones that have been kept for
+  // some versions, so that those which recur soon are gone. Each rank of a job names the same.
   [[nodiscard]] std::vector<SetupRound> due() const;
   // They are in the log, all of due().
   void logged();
@@ -107,6 +107,9 @@ class SetupRounds {
   static constexpr std::uint64_t kMaxLoggedBytes = std::uint64_t{512} << 20;
   // So many versions a round is kept in checkpoints: of an iteration with as many, the rounds that recur are gone.
   static constexpr std::uint64_t kVersionsKept = 4;
+  // Up to this size a result stays in checkpoints, beside the words that its round has there anyway. Each vote names
+  // each round that the log has, which costs more time than to store so many bytes again.
+  static constexpr std::uint64_t kMaxSmallBytes = 1024;
 
  private:
   // A round of this version. Programs make thousands of regular ones: these are two numbers.

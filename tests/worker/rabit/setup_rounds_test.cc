@@ -19,6 +19,9 @@ using testing::UnorderedElementsAre;
 
 using Result = SetupRound::Result;
 
+// A result that goes into the log when it has been kept long enough.
+constexpr std::size_t kLarge = SetupRounds::kMaxSmallBytes + 1;
+
 CallPlace line(int number) {
   return {"program.cc", number, "main"};
 }
@@ -273,7 +276,7 @@ TEST(SetupRounds, AfterSomeVersionsTheLogHasThem) {
   SetupRounds a = SetupRounds::first(0), b = SetupRounds::first(0);
   for (std::uint64_t v = 0; v < 6; ++v) {
     for (SetupRounds* r : {&a, &b}) {
-      if (v < 2) make(*r, 10 + static_cast<int>(v), 1);
+      if (v < 2) make(*r, 10 + static_cast<int>(v), 1, kLarge);
       make(*r, 20, 2);
     }
     const auto due = end_version({&a, &b});
@@ -281,7 +284,7 @@ TEST(SetupRounds, AfterSomeVersionsTheLogHasThem) {
       EXPECT_THAT(due, IsEmpty()) << v;
     } else {
       ASSERT_THAT(names(due), ElementsAre(Pair(v - 4, 0)));
-      EXPECT_EQ(due[0].result, bytes(3, 1));
+      EXPECT_EQ(due[0].result, bytes(kLarge, 1));
     }
   }
   EXPECT_THAT(kept(a), ElementsAre(Pair(0, 0), Pair(1, 0)));
@@ -290,18 +293,33 @@ TEST(SetupRounds, AfterSomeVersionsTheLogHasThem) {
     EXPECT_THAT(r.result, IsEmpty()) << "checkpoints carry it no more";
   }
   EXPECT_EQ(a.table().logged_rounds, 2u);
-  EXPECT_EQ(a.table().logged_bytes, 6u);
+  EXPECT_EQ(a.table().logged_bytes, 2 * kLarge);
   SetupRounds young = next_life(a, 6);
   const auto call = young.call(line(10));
   ASSERT_NE(call.kept, nullptr);
   EXPECT_EQ(call.kept->where, Result::kLogged);
 }
 
+// Each vote names each round that the log has: a thousand of eight bytes made a checkpoint of 0.2 ms one of 0.9 ms.
+TEST(SetupRounds, ManySmallResultsStayInCheckpointsAndLeaveVotesShort) {
+  SetupRounds rounds = SetupRounds::first(0);
+  make(rounds, 9, 3, SetupRounds::kMaxSmallBytes + 1);
+  for (int i = 0; i < 1000; ++i) make(rounds, 10, i % 100, i == 0 ? SetupRounds::kMaxSmallBytes : 8);
+  std::size_t logged = 0;
+  for (int v = 0; v < 8; ++v) logged += end_version(rounds).size();
+  EXPECT_EQ(logged, 1u);
+  EXPECT_EQ(rounds.table().logged_rounds, 1u);
+  SetupRounds young = next_life(rounds, 8);
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(given(young, 10), bytes(i == 0 ? SetupRounds::kMaxSmallBytes : 8, i % 100)) << i;
+  }
+}
+
 TEST(SetupRounds, ResultsOfOneNameThatDifferHaveDifferentDigests) {
   std::vector<std::uint64_t> digests;
   for (const int value : {1, 2}) {
     SetupRounds rounds = SetupRounds::first(0);
-    make(rounds, 10, value, 17);
+    make(rounds, 10, value, kLarge);
     for (int v = 0; v < 4; ++v) end_version(rounds);
     digests.push_back(end_version(rounds).at(0).digest);
   }
@@ -310,7 +328,7 @@ TEST(SetupRounds, ResultsOfOneNameThatDifferHaveDifferentDigests) {
 
 TEST(SetupRounds, WhatTheLogMayGetIsBounded) {
   SetupRounds rounds = SetupRounds::first(0);
-  for (int i = 0; i <= static_cast<int>(SetupRounds::kMaxLogged); ++i) make(rounds, 1000 + i, 1);
+  for (int i = 0; i <= static_cast<int>(SetupRounds::kMaxLogged); ++i) make(rounds, 1000 + i, 1, kLarge);
   for (int v = 0; v < 4; ++v) end_version(rounds);
   EXPECT_THAT(end_version(rounds), SizeIs(SetupRounds::kMaxLogged));
   EXPECT_THAT(end_version(rounds), IsEmpty());

@@ -34,7 +34,7 @@ int main(int argc, char* argv[]) {
       scale = 1.0 + rabit::GetRank() + (seen ? version : 0);
       rabit::Allreduce<rabit::op::Max>(&scale, 1);
       // Its length, and it: two rounds of one line, and the second is of the root's and the others'.
-      if (rabit::GetRank() == 2) edges = std::string(100, 'e');
+      if (rabit::GetRank() == 2) edges = std::string(2000, 'e');  // more than is kept in checkpoints
       rabit::Broadcast(&edges, 2);
     }
     // Only the versions that have these rounds know what they gave.
