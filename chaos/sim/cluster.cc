@@ -233,6 +233,7 @@ class Cluster {
     bool begins_again = false;  // as a spare, in the process of the life before
     bool spare = false, started = false, done = false, absent = false;
     bool heard_lost = false;  // one of its lives was told that the job cannot go on
+    bool ended = false;       // its launcher starts nobody again
     std::optional<std::size_t> life;
     std::uint32_t attempt = 0;
     std::uint64_t starts_due = 0;  // counts requests, so that only the last one starts a life
@@ -296,6 +297,8 @@ class Cluster {
   void see_host(wire::Join& join, std::size_t life) const;
   std::size_t start_life(std::size_t slot, bool supervised);
   void on_end(std::size_t slot, std::size_t life, SimWorker::End end, const Status& why);
+  void end_launcher(std::size_t slot, std::size_t life, const Status& why);
+  void give_up(std::size_t slot);
   SimWorker::Links links_of(std::size_t life, std::size_t slot);
   void to_tracker(std::size_t life, std::string bytes);
   FetchNetwork::Reach serve(Incarnation server, const wire::FetchRequest& request,
@@ -450,7 +453,7 @@ void Cluster::start_later(std::size_t slot, Micros delay_us) {
   const std::uint64_t due = ++slots_[slot].starts_due;
   world_.after(delay_us, [this, slot, due] {
     Slot& s = slots_[slot];
-    if (due != s.starts_due || s.done || judge_.finished()) return;
+    if (due != s.starts_due || s.done || s.ended || judge_.finished()) return;
     if (s.life && lives_[*s.life]->alive()) return;
     // The same process.
     if (s.begins_again && s.attempt > 0) --s.attempt;
@@ -1175,6 +1178,8 @@ void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, con
     s.done = true;
     return;
   }
+  if (s.ended) return;
+  if (end == SimWorker::End::kFailed && why.code() == Code::kExhausted) return end_launcher(slot, life, why);
   if (end == SimWorker::End::kBeginsAgain) {
     s.begins_again = true;
     return start_later(slot, world_.random.between(100, 5000));
@@ -1190,6 +1195,29 @@ void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, con
     delay = grace_us + world_.random.between(1000, world_.random.chance(0.7) ? 20'000 : 2000 * timeout_ms());
   }
   start_later(slot, delay);
+}
+
+// As worker/launch/launcher.cc: what a job has exhausted would be exhausted again. The launcher starts this worker no
+// more, and where the worker had a place it ends its other workers too. In every second run each worker has a launcher
+// of its own.
+void Cluster::end_launcher(std::size_t slot, std::size_t life, const Status& why) {
+  if (!judge_.load_has_failed()) {
+    return world_.violated("I7", lives_[life]->describe() + " ends a job that could go on: " + why.describe());
+  }
+  const bool alone = options_.seed % 2 == 0 || !lives_[life]->installed();
+  for (std::size_t other = 0; other < slots_.size(); ++other) {
+    if (other == slot) {
+      give_up(other);
+    } else if (!alone && slots_[other].host_id == slots_[slot].host_id) {
+      world_.after(world_.random.between(0, 5000), [this, other] { give_up(other); });
+    }
+  }
+}
+
+void Cluster::give_up(std::size_t slot) {
+  Slot& s = slots_[slot];
+  s.ended = s.heard_lost = true;
+  if (s.life && lives_[*s.life]->alive()) lives_[*s.life]->die(false);
 }
 
 void Cluster::to_tracker(std::size_t life, std::string bytes) {

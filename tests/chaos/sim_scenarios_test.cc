@@ -584,8 +584,11 @@ TEST(Scenario, ALossUndoesWhatDependsOnWhatFullLogsHaveGivenUp) {
       const SimOutcome o = simulate(options);
       ASSERT_EQ(o.verdict, "") << "seed " << seed << ", return " << at;
       rolled_back += tracker(o, "unprotected_rolled_back");
-      ended += tracker(o, "unprotected_lost");
       saved += o.rollbacks == 0 ? 1 : 0;
+      if (tracker(o, "unprotected_lost") == 0) continue;
+      ++ended;
+      EXPECT_EQ(o.lives, *options.world_size + 1)
+          << "seed " << seed << ", return " << at << ": launchers start nobody again whose job would end so again";
     }
   }
   if (kFewer > 1) return;
