@@ -549,7 +549,7 @@ bool Control::drain_commands() {
             [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
             [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
             [&](const EndLife& c) {
-              life_sign_.ended(c.why, logs_);
+              life_sign_.ended(readable(c.why), logs_);
               machine_->leave(false, c.why.describe(), now(), effects);
             },
             [&](const Drain& c) { begin_drain(now() + c.within_ms, c.reason, false); },
@@ -762,6 +762,11 @@ void Control::look_at_drain() {
   run_effects(std::move(effects));
 }
 
+// For the launcher, which does not know the modules and files of this process that call sites are in.
+Status Control::readable(const Status& why) const {
+  return log_.readable == nullptr ? why : Status(why.code(), log_.readable(why.describe()));
+}
+
 // Ends the process of a program that others have waited for as long as the user allows, while it was in no call.
 void Control::look_whether_hung() {
   const auto since = progress_.outside_since();
@@ -877,7 +882,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    },
                    [&](const worker_effect::Install& e) { install(e.plan); },
                    [&](const worker_effect::StopDataPath& e) {
-                     if (!e.resume) life_sign_.ended(e.why, e.fenced && logs_);
+                     if (!e.resume) life_sign_.ended(readable(e.why), e.fenced && logs_);
                      if (const std::uint64_t bytes = connector_->suspend_epoch(e.resume && looks_for_dead_, now());
                          bytes != 0) {
                        log_(WARREN_LOG_INFO, "this rank has passed on " + std::to_string(bytes) +
@@ -892,7 +897,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    [&](const worker_effect::TrackerAway& e) { data_path_.tracker_away(e.away); },
                    [&](const worker_effect::Fail& e) {
                      if (e.why.code() == Code::kFinished) forget_kept();
-                     life_sign_.ended(e.why, e.fenced && logs_);
+                     life_sign_.ended(readable(e.why), e.fenced && logs_);
                      data_path_.failed(e);
                    },
                    [&](const worker_effect::Spare& e) {

@@ -234,6 +234,7 @@ class Control {
   void begin_to_leave(TimeMs by, const std::string& reason);
   void look_at_drain();
   void look_whether_hung();
+  [[nodiscard]] Status readable(const Status& why) const;
   // As DataPath::leave().
   bool end_process(bool at_once, const std::function<void()>& say);
   [[nodiscard]] bool drains() const;

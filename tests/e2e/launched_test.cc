@@ -25,6 +25,7 @@
 namespace warren {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using testing::Process;
 
@@ -88,6 +89,8 @@ TEST(Deadlock, CallsThatCannotEndAreNamed) {
     EXPECT_EQ(run(how), static_cast<int>(ErrorCode::desync)) << how << "\n" << file_text(folder / how);
     EXPECT_THAT(file_text(folder / how), HasSubstr("calls wait for each other in a circle and cannot end: rank 0"));
   }
+  // The launcher does not know the process's modules.
+  EXPECT_THAT(file_text(folder / "groups"), ContainsRegex("worker_failed: .* at circler\\+0x"));
   EXPECT_EQ(run("late"), 0) << file_text(folder / "late");
 }
 
