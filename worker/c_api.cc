@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -510,6 +511,26 @@ void warren_options_init(warren_options* options) {
   options->fusion_bytes = -1;
   options->replace_after_ms = -1;
   options->grace_ms = -1;
+}
+
+warren_code warren_options_set(warren_options* options, const char* name, const char* value) {
+  if (options == nullptr || name == nullptr || value == nullptr) {
+    return report(Status(Code::kInvalidArgument, "options_set: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    if (options->struct_size != sizeof *options || options->settings_count > WARREN_MOST_SETTINGS) {
+      return {Code::kInvalidArgument,
+              "options_set: the options were not filled by warren_options_init of this version, " WARREN_VERSION};
+    }
+    if (const Status known = warren::worker::check_setting_name(name); !known.ok()) return known;
+    if (*value == 0) return {Code::kInvalidArgument, "options_set: " + std::string(name) + " has no value"};
+    const std::span given(options->settings, options->settings_count);
+    const auto same =
+        std::ranges::find_if(given, [&](const warren_setting& s) { return std::string_view(s.name) == name; });
+    if (same == given.end()) ++options->settings_count;  // there are fewer names than places
+    *same = {name, value};
+    return {};
+  });
 }
 
 void warren_call_options_init(warren_call_options* options) {

@@ -97,6 +97,10 @@ void warren_call_options_init(warren_call_options* options) {
   *options = warren_call_options{};
   options->struct_size = sizeof(*options);
 }
+warren_code warren_options_set(warren_options* options, const char* name, const char* value) {
+  options->settings[options->settings_count++] = {name, value};
+  return WARREN_OK;
+}
 const char* warren_version(void) {
   return "0.1.0";
 }
@@ -330,6 +334,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   options.min_workers = 3;
   options.max_workers = 9;
   options.grace_ms = std::chrono::milliseconds(0);
+  options.settings = {{"attempt", "3"}, {"rewire", "1"}};
   options.log_sink = [&](LogLevel level, std::string_view text) {
     EXPECT_EQ(level, LogLevel::warning);
     lines.emplace_back(text);
@@ -341,6 +346,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   EXPECT_EQ(fake_.options.round_timeout_ms, 3000);
   EXPECT_EQ(fake_.options.check_call_sites, 1);
   EXPECT_EQ(fake_.options.no_rewire, 1);
+  EXPECT_EQ(fake_.options.settings_count, 2u);
   EXPECT_EQ(fake_.options.nondeterministic, 1);
   EXPECT_EQ(fake_.options.replicas, 0);
   EXPECT_STREQ(fake_.options.data_dir, "/data");

@@ -179,6 +179,12 @@ Result<Layer> from_options(const warren_options* options) {
   number("max_workers", options->max_workers);
   if (options->grace_ms >= 0) put("grace_ms", std::to_string(options->grace_ms), "grace_ms");
   if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
+  static_assert(kNames.size() <= WARREN_MOST_SETTINGS);
+  for (std::size_t i = 0; i < std::min<std::size_t>(options->settings_count, WARREN_MOST_SETTINGS); ++i) {
+    const warren_setting& setting = options->settings[i];
+    if (const Status known = check_setting_name(setting.name); !known.ok()) return known;
+    put(setting.name, setting.value, setting.name);
+  }
   return out;
 }
 
@@ -236,9 +242,8 @@ Result<Layer> read_file(const std::string& path) {
     }
     const std::string_view name = trim(content.substr(0, equals));
     const std::string_view value = trim(content.substr(equals + 1));
-    if (std::ranges::find(kNames, name) == kNames.end()) {
-      return Status(Code::kInvalidArgument,
-                    where + ": there is no setting " + shown_bytes(name) + did_you_mean(name, kNames));
+    if (const Status known = check_setting_name(name); !known.ok()) {
+      return Status(Code::kInvalidArgument, where + ": " + known.describe());
     }
     if (value.empty()) {
       return Status(Code::kInvalidArgument,
@@ -799,6 +804,11 @@ std::string describe_all(const Settings& settings) {
     out += r.name + std::string(width - r.name.size() + 2, ' ') + r.value + " (" + r.source + ")\n";
   }
   return out;
+}
+
+Status check_setting_name(std::string_view name) {
+  if (std::ranges::find(kNames, name) != kNames.end()) return {};
+  return {Code::kInvalidArgument, "there is no setting " + shown_bytes(name) + did_you_mean(name, kNames)};
 }
 
 std::vector<std::string> misspelled_variables(std::span<const std::string_view> environment) {

@@ -177,6 +177,9 @@ struct Preview {
 // A line for each setting.
 [[nodiscard]] std::string describe_all(const Settings& settings);
 
+// kInvalidArgument: there is no setting of this name.
+[[nodiscard]] Status check_setting_name(std::string_view name);
+
 // The names among `environment` ("NAME=value" entries, as in environ) that begin with WARREN_ but that nothing reads,
 // each as a sentence for the log: "WARREN_TRAKER is not a variable of Warren; did you mean WARREN_TRACKER?"
 [[nodiscard]] std::vector<std::string> misspelled_variables(std::span<const std::string_view> environment);

@@ -274,6 +274,28 @@ struct LauncherCase {
   std::uint32_t attempt;
 };
 
+TEST(Settings, AnySettingCanBeGivenByItsName) {
+  warren_options options = no_options();
+  options.replicas = 1;
+  options.no_rewire = 1;
+  options.settings[0] = {"replicas", "3"};
+  options.settings[1] = {"rewire", "1"};
+  options.settings[2] = {"check_call_sites", "0"};
+  options.settings[3] = {"attempt", "4"};
+  options.settings_count = 4;
+  const auto settings = resolve(&options, environment(with(kComplete, {{"WARREN_CHECK_CALL_SITES", "1"}})), kFacts);
+  ASSERT_TRUE(settings.ok()) << settings.status().describe();
+  EXPECT_EQ(settings.value().replicas, 3u);
+  EXPECT_TRUE(settings.value().rewire);
+  EXPECT_FALSE(settings.value().check_call_sites);
+  EXPECT_EQ(settings.value().attempt, 4u);
+  options.settings[0] = {"replica", "3"};
+  EXPECT_THAT(resolve(&options, environment(kComplete), kFacts).status().describe(),
+              HasSubstr("there is no setting \"replica\"; did you mean replicas?"));
+  options.settings[0] = {"replicas", "300"};
+  EXPECT_THAT(resolve(&options, environment(kComplete), kFacts).status().describe(), HasSubstr("replicas"));
+}
+
 TEST(Settings, APortRangeHasRoomForAWorker) {
   const auto range = [](const Variables& more) {
     return resolve(nullptr, environment(with(kComplete, more)), kFacts).value().port_range;

@@ -82,6 +82,13 @@ typedef void (*warren_callback)(warren_code code, const char* error, void* conte
 /* for i in [0, n): inout[i] = a[i] (+) inout[i]; associative and commutative; must not throw or block */
 typedef void (*warren_custom_reduce)(const void* a, void* inout, size_t n, void* context);
 
+/* One setting by its name in docs/settings.md, as text. */
+typedef struct warren_setting {
+  const char* name;
+  const char* value;
+} warren_setting;
+enum { WARREN_MOST_SETTINGS = 64 };
+
 /* What is NULL, 0 or negative here is taken from WARREN_* variables, the file named by WARREN_CONFIG, the launcher's
  * variables, or the default, in this order. Fill with warren_options_init first. */
 typedef struct warren_options {
@@ -132,9 +139,15 @@ typedef struct warren_options {
                                be rounded otherwise than in a run without it, alike on all workers */
   const char* log_full; /* what a full log does: "suspend": it gives up its oldest results, and a loss undoes what is
                            not committed; "error": calls fail */
+  warren_setting settings[WARREN_MOST_SETTINGS]; /* by warren_options_set; they come before the members above */
+  size_t settings_count;
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);
+/* Gives a setting by its name in docs/settings.md, also one that has no member above, or a switch that is to be off
+ * whatever the variables say ("0"). The strings are kept as they are: they must be there until warren_create has
+ * returned. Again: the newer value counts. WARREN_INVALID_ARGUMENT: there is no setting of this name. */
+WARREN_API warren_code warren_options_set(warren_options* options, const char* name, const char* value);
 WARREN_API const char* warren_version(void);
 WARREN_API const char* warren_last_error(void);
 

@@ -44,6 +44,7 @@
 #include <exception>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <ranges>
@@ -312,6 +313,8 @@ struct Options {
   // What a full log does. "suspend": it gives up its oldest results, and a loss undoes what is not committed; "error":
   // calls fail.
   std::string log_full;
+  // Any setting by its name in docs/settings.md, as text; before the members above: {{"rewire", "1"}, {"spares", "2"}}.
+  std::map<std::string, std::string> settings;
 };
 
 namespace detail {
@@ -1258,6 +1261,9 @@ inline Communicator Communicator::create(const Options& options) {
   c.grace_ms = options.grace_ms ? options.grace_ms->count() : -1;
   c.no_rewire = options.no_rewire ? 1 : 0;
   c.nondeterministic = options.nondeterministic ? 1 : 0;
+  for (const auto& [name, value] : options.settings) {
+    detail::check(warren_options_set(&c, name.c_str(), value.c_str()));
+  }
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {
     state->log_sink = options.log_sink;
