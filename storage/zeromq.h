@@ -36,4 +36,13 @@ inline void end_zeromq(void* context) {
   while (zmq_ctx_term(context) != 0 && zmq_errno() == EINTR) continue;
 }
 
+// Lets ZeroMQ read from a socket's connections however many messages wait there to be received. With a limit it stops
+// reading, and in ZeroMQ 4.3.4 a peer can then end this process: by a PING behind the last message that was read, and a
+// reset of the connection (an assertion in a thread of ZeroMQ's, once messages are received again). How many messages
+// may wait is for the protocol, or for the user of the socket, to bound.
+[[nodiscard]] inline bool never_stop_reading(void* socket) {
+  constexpr int kNoLimit = 0;
+  return zmq_setsockopt(socket, ZMQ_RCVHWM, &kNoLimit, sizeof kNoLimit) == 0;
+}
+
 }  // namespace warren

@@ -29,8 +29,11 @@ constexpr int kKeepAliveS = 5, kKeepAlives = 2, kUnacknowledgedMs = 15'000;
 // Of the process's descriptors these are not for workers: the journal's files, the HTTP server's, ZeroMQ's own.
 constexpr std::size_t kOtherDescriptors = 128;
 constexpr int kBacklog = 4096;  // a job of thousands may start at once
-// Messages that may wait for or from one worker. Those to it are answers, so a live one never has as many.
+// Messages that may wait for one worker. They are answers, so a live one never has as many.
 constexpr int kQueuedMessages = 128;
+constexpr std::int64_t kLookAtUnreadMs = 1000;
+// CURVE's, in each frame: the command's name, a nonce, flags, and the code that authenticates it.
+constexpr std::size_t kCurveBytes = 8 + 8 + 1 + 16;
 constexpr int kHandshakesAtOnce = 64;
 constexpr int kIoThreads = 2;
 constexpr std::size_t kZapFrames = 7;
@@ -109,11 +112,10 @@ bool set_options(void* router, bool ipv6, const std::optional<storage::CurveKeys
   // Without ROUTER_HANDOVER: nobody takes over a connection by naming its routing id.
   return set(router, ZMQ_LINGER, kLingerMs) && set(router, ZMQ_IPV6, ipv6 ? 1 : 0) &&
          set(router, ZMQ_ROUTER_MANDATORY, 1) && set(router, ZMQ_ROUTER_HANDOVER, 0) &&
-         set(router, ZMQ_SNDHWM, kQueuedMessages) && set(router, ZMQ_RCVHWM, kQueuedMessages) &&
-         set(router, ZMQ_BACKLOG, kBacklog) && set(router, ZMQ_HANDSHAKE_IVL, kHandshakeMs) &&
-         set(router, ZMQ_TCP_KEEPALIVE, 1) && set(router, ZMQ_TCP_KEEPALIVE_IDLE, kKeepAliveS) &&
-         set(router, ZMQ_TCP_KEEPALIVE_INTVL, kKeepAliveS) && set(router, ZMQ_TCP_KEEPALIVE_CNT, kKeepAlives) &&
-         set(router, ZMQ_TCP_MAXRT, kUnacknowledgedMs) &&
+         set(router, ZMQ_SNDHWM, kQueuedMessages) && never_stop_reading(router) && set(router, ZMQ_BACKLOG, kBacklog) &&
+         set(router, ZMQ_HANDSHAKE_IVL, kHandshakeMs) && set(router, ZMQ_TCP_KEEPALIVE, 1) &&
+         set(router, ZMQ_TCP_KEEPALIVE_IDLE, kKeepAliveS) && set(router, ZMQ_TCP_KEEPALIVE_INTVL, kKeepAliveS) &&
+         set(router, ZMQ_TCP_KEEPALIVE_CNT, kKeepAlives) && set(router, ZMQ_TCP_MAXRT, kUnacknowledgedMs) &&
          zmq_setsockopt(router, ZMQ_MAXMSGSIZE, &largest, sizeof largest) == 0 &&
          (!keys || (set(router, ZMQ_CURVE_SERVER, 1) && set(router, ZMQ_CURVE_SECRETKEY, keys->secret_z85) &&
                     set(router, ZMQ_ZAP_DOMAIN, "warren")));
@@ -132,6 +134,11 @@ std::string peer_of(int connection) {
   return std::string(host) + " " + port;
 }
 
+// ZeroMQ may have closed the descriptor meanwhile, and its number may be another connection's.
+void cut_off(int connection, const std::string& peer) {
+  if (!peer.empty() && peer_of(connection) == peer) (void)::shutdown(connection, SHUT_RDWR);
+}
+
 std::size_t open_files_limit() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : kOtherDescriptors;
@@ -145,7 +152,7 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::bind(const std::string& ad
   if (!where.ok()) return where.status();
   if (Status s = has_room_for_zeromq(kIoThreads); !s.ok()) return s;
   const SignalsBlocked here;  // ZeroMQ's calls fail when one comes
-  std::unique_ptr<ControlSocket> s(new ControlSocket);
+  std::unique_ptr<ControlSocket> s(new ControlSocket(keys.has_value()));
   const auto broken = [](const char* what) {
     return Status(Code::kInternal, std::string("cannot set up ZeroMQ (") + what + "): " + zmq_text());
   };
@@ -180,6 +187,8 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::bind(const std::string& ad
   return s;
 }
 
+ControlSocket::ControlSocket(bool encrypted) : unread_(kMostUnreadBytes, encrypted ? kCurveBytes : 0) {}
+
 ControlSocket::~ControlSocket() {
   if (router_ != nullptr) {
     zmq_socket_monitor(router_, nullptr, 0);
@@ -213,7 +222,9 @@ void ControlSocket::receive(std::size_t limit,
     }
     Message body;
     bool more = connection.more() && body.receive(router_);
-    watch_.spoke(body.source());
+    const int source = body.source();
+    watch_.spoke(source);
+    unread_.read(source, body.text().size());
     const Sender from{connection.text(), body.property("User-Id"), body.property("Peer-Address")};
     if (!more) {
       malformed(from, "it has no content");
@@ -227,6 +238,7 @@ void ControlSocket::receive(std::size_t limit,
     for (more = true; more; ++frames) {
       Message rest;
       more = rest.receive(router_) && rest.more();
+      unread_.read(source, rest.text().size());
     }
     malformed(from, "it has " + std::to_string(frames) + " frames, not one");
   }
@@ -262,11 +274,15 @@ void ControlSocket::look_after_strangers(TimeMs now, const std::function<void(st
   // Bytes that are still to be read may be the first message of a connection.
   const TimeMs older_than = drained_ ? now + -kSilentMs : TimeMs{std::numeric_limits<std::int64_t>::min()};
   while (const auto stranger = watch_.overdue(limit - std::min(limit, kOtherDescriptors), older_than)) {
-    // ZeroMQ may have closed the descriptor meanwhile, and its number may be another connection's.
-    if (!stranger->peer.empty() && peer_of(stranger->descriptor) == stranger->peer) {
-      (void)::shutdown(stranger->descriptor, SHUT_RDWR);
-    }
+    cut_off(stranger->descriptor, stranger->peer);
   }
+  cut_off_overfull(now);
+}
+
+void ControlSocket::cut_off_overfull(TimeMs now) {
+  if (now < looked_at_unread_ + kLookAtUnreadMs) return;
+  looked_at_unread_ = now;
+  for (const UnreadWatch::Connection& c : unread_.overfull()) cut_off(c.descriptor, c.peer);
 }
 
 void ControlSocket::read_events(TimeMs now, const std::function<void(std::string_view address)>& failed) {
@@ -283,10 +299,16 @@ void ControlSocket::read_events(TimeMs now, const std::function<void(std::string
     std::memcpy(&value, bytes.data() + sizeof kind, sizeof value);
     const int descriptor = static_cast<int>(value);
     switch (kind) {
-      case ZMQ_EVENT_ACCEPTED: watch_.accepted(descriptor, peer_of(descriptor), now); break;
+      case ZMQ_EVENT_ACCEPTED: {
+        const std::string peer = peer_of(descriptor);
+        watch_.accepted(descriptor, peer, now);
+        unread_.accepted(descriptor, peer);
+        break;
+      }
       case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: watch_.succeeded(); break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: watch_.given_up(); break;
       case ZMQ_EVENT_DISCONNECTED:
+        unread_.closed(descriptor);
         if (const auto peer = watch_.closed(descriptor)) failed(peer->substr(0, peer->rfind(' ')));
         break;
       default: break;

@@ -9,28 +9,35 @@
 //
 // ZeroMQ's own heartbeat is off, as TCP finds a host that has vanished. In ZeroMQ 4.3.4 a heartbeat ends the process
 // (an assertion in a thread of ZeroMQ's) where it falls due on a connection whose queue was full, or whose last message
-// did not decrypt, when its other end went away.
+// did not decrypt, when its other end went away. So does a heartbeat that a worker sends. Hence no queue of messages
+// from workers is ever full (storage/zeromq.h): a connection of which too much waits is cut off instead.
 //
 // Made in one thread and then used from one other, as ZeroMQ allows.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "recovery/codec.h"
 #include "recovery/result.h"
 #include "storage/secret.h"
 #include "tracker/handshake_watch.h"
 #include "tracker/job_table.h"
+#include "tracker/unread_watch.h"
 
 namespace warren::tracker {
 
 class ControlSocket {
  public:
+  // Of one connection: as many as 128 of the largest messages take.
+  static constexpr std::uint64_t kMostUnreadBytes = std::uint64_t{128} * kMaxWorkerMessageBytes;
+
   // `keys`: none means that nobody is authenticated. Errors as for Tracker::start().
   static Result<std::unique_ptr<ControlSocket>> bind(const std::string& address, std::uint16_t port,
                                                      const std::optional<storage::CurveKeys>& keys);
@@ -51,14 +58,15 @@ class ControlSocket {
 
   // Looks after connections: calls `failed` for each that has failed in its handshake since the last call, with the
   // address that it came from (empty where that is not known). Those that only knock are not told. Cuts off strangers
-  // that are too many or too old.
+  // that are too many or too old, and, once a second, connections of which more waits than kMostUnreadBytes.
   void look_after_strangers(TimeMs now, const std::function<void(std::string_view address)>& failed);
 
   // Never waits.
   SendOutcome send(std::string_view connection, const std::string& bytes);
 
  private:
-  ControlSocket() = default;
+  explicit ControlSocket(bool encrypted);
+  void cut_off_overfull(TimeMs now);
   void answer_handshakes();
   void read_events(TimeMs now, const std::function<void(std::string_view address)>& failed);
 
@@ -67,6 +75,8 @@ class ControlSocket {
   void* zap_ = nullptr;      // null: insecure
   void* monitor_ = nullptr;  // of router_
   HandshakeWatch watch_;
+  UnreadWatch unread_;
+  TimeMs looked_at_unread_{std::numeric_limits<std::int64_t>::min()};
   bool drained_ = true;  // the last receive() has left no message
   std::uint16_t port_ = 0;
 };

@@ -107,8 +107,8 @@ struct Control::Sockets {
     tracker = context == nullptr ? nullptr : zmq_socket(context, ZMQ_DEALER);
     if (tracker == nullptr) return {Code::kUnavailable, "cannot make a ZeroMQ socket: " + zmq_text()};
     bool ok = set(ZMQ_LINGER, kLingerMs) && set(ZMQ_IPV6, 1) && set(ZMQ_RECONNECT_IVL, 50) &&
-              set(ZMQ_RECONNECT_IVL_MAX, 1000) && set(ZMQ_SNDHWM, kSendQueueMessages) &&
-              set(ZMQ_RCVHWM, kSendQueueMessages) && set(ZMQ_IMMEDIATE, 0);
+              set(ZMQ_RECONNECT_IVL_MAX, 1000) && set(ZMQ_SNDHWM, kSendQueueMessages) && never_stop_reading(tracker) &&
+              set(ZMQ_IMMEDIATE, 0);
     const auto largest = static_cast<std::int64_t>(limits::kMaxControlMessageBytes);
     ok = ok && zmq_setsockopt(tracker, ZMQ_MAXMSGSIZE, &largest, sizeof largest) == 0;
     if (keys) {

@@ -3,16 +3,20 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "recovery/limits.h"
 #include "tests/flipping_proxy.h"
 #include "tests/tracker/fixture.h"
+#include "tracker/control_socket.h"
 #include "tracker/handshake_watch.h"
 
 namespace warren::tracker {
@@ -278,6 +282,134 @@ TEST_F(TrackerTest, OneJobsTortureNeverTouchesAnother) {
   expect_alive(calm, "calm", ++beat);
 }
 
+// Plain TCP to the port.
+class RawClient {
+ public:
+  explicit RawClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    const timeval patience{kPatienceMs / 1000, 0};
+    EXPECT_EQ(::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+  }
+  ~RawClient() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+  // A worker without authentication, as ZeroMQ's protocol wants it.
+  void greet(const std::string& identity = "") {
+    using namespace std::string_literals;
+    const std::string ready = "\x05READY\x0BSocket-Type\0\0\0\x06"s + "DEALER" + "\x08Identity\0\0\0"s +
+                              static_cast<char>(identity.size()) + identity;
+    send("\xFF\0\0\0\0\0\0\0\0\x7F\x03\0NULL"s + std::string(48, '\0') + "\x04" + static_cast<char>(ready.size()) +
+         ready);
+    EXPECT_EQ(read(64).size(), 64u);
+    const std::string header = read(2);  // of ZeroMQ's own READY
+    ASSERT_EQ(header.size(), 2u);
+    EXPECT_EQ(read(static_cast<unsigned char>(header[1])).substr(1, 5), "READY");
+  }
+  // Ends the connection by a reset.
+  void reset() {
+    const linger at_once{1, 0};
+    EXPECT_EQ(::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    ::close(std::exchange(fd_, -1));
+  }
+  void send(const std::string& bytes) { (void)::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  // So many bytes, or fewer where the other side closes.
+  std::string read(std::size_t bytes) {
+    std::string all(bytes, '\0');
+    const ssize_t n = ::recv(fd_, all.data(), bytes, MSG_WAITALL);
+    all.resize(static_cast<std::size_t>(std::max(n, ssize_t{0})));
+    return all;
+  }
+  // Until the other side's kernel has all that was sent.
+  void await_taken() {
+    for (int left = 1; left > 0;) ASSERT_EQ(::ioctl(fd_, SIOCOUTQ, &left), 0);
+  }
+  // Waits for the end of the connection.
+  bool is_cut_off() {
+    char byte = 0;
+    const ssize_t n = ::recv(fd_, &byte, 1, 0);
+    return n == 0 || (n < 0 && errno == ECONNRESET);
+  }
+  // Until the other side closes.
+  std::string read_all() {
+    std::string all;
+    char buffer[4096];
+    for (ssize_t n; (n = ::recv(fd_, buffer, sizeof buffer, 0)) > 0;) all.append(buffer, static_cast<std::size_t>(n));
+    return all;
+  }
+
+ private:
+  int fd_;
+};
+
+// ZeroMQ 4.3.4 asserted, in a thread of its own, and the tracker was gone for all jobs.
+TEST(ControlSocket, AnyNumberOfMessagesAPingAndAResetEndTheirConnectionAlone) {
+  using namespace std::string_literals;
+  auto socket = ControlSocket::bind("127.0.0.1", 0, std::nullopt);
+  ASSERT_TRUE(socket.ok()) << socket.status().describe();
+  constexpr std::size_t kMessages = 1000;  // more than a queue of ZeroMQ's takes that has a limit
+  std::string flood;
+  for (std::size_t i = 0; i < kMessages; ++i) flood += "\0\x01x"s;
+  flood += "\x04\x07\x04PING\0\0"s;
+  for (int attack = 0; attack < 20; ++attack) {
+    RawClient worker(socket.value()->port());
+    worker.greet();
+    worker.send(flood);
+    std::size_t got = 0;
+    const auto await_messages = [&](std::size_t most) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+      for (const std::size_t before = got; got == before && std::chrono::steady_clock::now() < end;) {
+        socket.value()->wait(-1, 100);
+        socket.value()->receive(
+            most, [&](const Sender&, std::span<const std::byte>) { ++got; },
+            [](const Sender&, std::string_view why) { FAIL() << why; });
+        socket.value()->look_after_strangers(TimeMs{attack}, [](std::string_view) {});
+      }
+    };
+    await_messages(1);  // ZeroMQ has read all of them at once
+    worker.reset();
+    RawClient after(socket.value()->port());
+    after.greet();  // meanwhile it notices the reset
+    for (int look = 0; got < kMessages && look < 50; ++look) await_messages(kMessages);
+    EXPECT_EQ(got, kMessages);
+  }
+}
+
+// ZeroMQ reads on for ever what comes from the second of two connections of one name, and never gives it to anyone.
+TEST(ControlSocket, AConnectionOfWhichTooMuchWaitsIsCutOff) {
+  auto socket = ControlSocket::bind("127.0.0.1", 0, std::nullopt);
+  ASSERT_TRUE(socket.ok()) << socket.status().describe();
+  RawClient first(socket.value()->port()), second(socket.value()->port());
+  first.greet("one name");
+  second.greet("one name");
+  const auto look = [&](std::int64_t at_ms) {
+    socket.value()->receive(
+        1000, [](const Sender&, std::span<const std::byte>) {}, [](const Sender&, std::string_view) {});
+    socket.value()->look_after_strangers(TimeMs{at_ms}, [](std::string_view) {});
+  };
+  look(0);
+  using namespace std::string_literals;
+  const std::string frame = "\x02\0\0\0\0\0\x10\0\0"s + std::string(std::size_t{1} << 20, 'x');
+  for (std::uint64_t sent = 0; sent <= ControlSocket::kMostUnreadBytes; sent += frame.size()) second.send(frame);
+  second.await_taken();
+  look(1000);  // long before a stranger is cut off
+  EXPECT_TRUE(second.is_cut_off());
+  first.send("\0\x01x"s);
+  std::size_t got = 0;
+  for (int turn = 0; got == 0 && turn < 200; ++turn) {
+    socket.value()->wait(-1, 100);
+    socket.value()->receive(
+        1, [&](const Sender&, std::span<const std::byte>) { ++got; }, [](const Sender&, std::string_view) {});
+    socket.value()->look_after_strangers(TimeMs{1001}, [](std::string_view) {});
+  }
+  EXPECT_EQ(got, 1u);
+}
+
 TEST_F(TrackerTest, AMessageThatIsTooLongEndsItsConnectionAlone) {
   start(options());
   Pair calm(port(), "calm", credentials("calm"), 1);
@@ -308,32 +440,6 @@ TEST_F(TrackerTest, AFlippedBitEndsItsConnectionAlone) {
   }
   expect_alive(calm, "calm", 1);
 }
-
-// Plain TCP to the port.
-class RawClient {
- public:
-  explicit RawClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(port);
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
-  }
-  ~RawClient() { ::close(fd_); }
-  RawClient(const RawClient&) = delete;
-  RawClient& operator=(const RawClient&) = delete;
-  void send(const std::string& bytes) { (void)::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // Until the other side closes.
-  std::string read_all() {
-    std::string all;
-    char buffer[4096];
-    for (ssize_t n; (n = ::recv(fd_, buffer, sizeof buffer, 0)) > 0;) all.append(buffer, static_cast<std::size_t>(n));
-    return all;
-  }
-
- private:
-  int fd_;
-};
 
 TEST_F(TrackerTest, RubbishAtThePortIsCutOff) {
   start(options());

@@ -37,7 +37,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Replies of one listing and four requests with data a rank and stream are under way at once, seldom more.
-constexpr int kQueuedMessages = 64;
+constexpr int kQueuedMessages =
+    64;  // to be sent. Those that have come are as many as were asked for (storage/zeromq.h)
 constexpr int kBacklog = 1024;
 // A stranger that connects and never finishes the handshake is cut off after this time.
 constexpr int kHandshakeMs = 10'000;
@@ -109,8 +110,8 @@ class Socket {
   }
   // What both kinds of connection have in common.
   bool set_common(std::size_t largest_message) {
-    return set(ZMQ_LINGER, 0) && set(ZMQ_IPV6, 1) && set(ZMQ_SNDHWM, kQueuedMessages) &&
-           set(ZMQ_RCVHWM, kQueuedMessages) && set(ZMQ_HANDSHAKE_IVL, kHandshakeMs) && set(ZMQ_TCP_KEEPALIVE, 1) &&
+    return set(ZMQ_LINGER, 0) && set(ZMQ_IPV6, 1) && set(ZMQ_SNDHWM, kQueuedMessages) && never_stop_reading(socket_) &&
+           set(ZMQ_HANDSHAKE_IVL, kHandshakeMs) && set(ZMQ_TCP_KEEPALIVE, 1) &&
            set(ZMQ_TCP_KEEPALIVE_IDLE, kKeepAliveS) && set(ZMQ_TCP_KEEPALIVE_INTVL, kKeepAliveS) &&
            set(ZMQ_TCP_KEEPALIVE_CNT, kKeepAlives) && set(ZMQ_TCP_MAXRT, kUnacknowledgedMs) &&
            set(ZMQ_MAXMSGSIZE, static_cast<std::int64_t>(largest_message));
