@@ -15,6 +15,7 @@
 #include "storage/files.h"
 #include "storage/no_rocks_log.h"
 #include "storage/rocks_status.h"
+#include "storage/store_trial.h"
 
 namespace warren::storage {
 namespace {
@@ -160,6 +161,12 @@ Result<std::unique_ptr<RocksJournal>> RocksJournal::open(const std::string& dire
   impl->lock = std::move(lock).value();
   // Before RocksDB has locked one of them: who closes a file lets go of this process's lock.
   impl->made_private = make_private(directory);
+  // An assertion of RocksDB's, which Debian's build keeps, ends a process that opens some damaged tables.
+  if (fs::exists(directory + "/CURRENT") && try_to_open("", directory) == Trial::kDies) {
+    return Status(Code::kCorrupt, "the journal " + directory +
+                                      " is damaged: a process that opens it dies of it. Move it away: a tracker with a "
+                                      "new journal learns of running jobs from their workers");
+  }
   if (Status s = impl->need_open(); !s.ok()) return s;
   return std::unique_ptr<RocksJournal>(new RocksJournal(std::move(impl)));
 }

@@ -13,7 +13,8 @@
 //  - LOCK-warren alone, or with a RocksDB that has no key at all (died while making it): a new journal, made again;
 //  - "format" and records: the journal. A write-ahead log whose last entry is cut short lost only a write that was
 //  never
-//    confirmed; damage anywhere else is kCorrupt.
+//    confirmed; damage anywhere else is kCorrupt, also that of which RocksDB ends the process: a process of its own
+//    opens the journal first (storage/store_trial.h).
 // Anything else is not ours: files without LOCK-warren, keys without "format", another format. It is refused and left
 // alone.
 #pragma once

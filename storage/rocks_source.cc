@@ -138,6 +138,8 @@ rocksdb::Status open_database(const std::string& directory, Opening how, OpenDat
 }
 
 void look_at_tables(const OpenDatabase& database) {
+  rocksdb::TablePropertiesCollection of_no_bin;  // a journal's
+  (void)database.db->GetPropertiesOfAllTables(&of_no_bin);
   for (const auto& [bin, families] : database.bins) {
     for (const std::shared_ptr<Family>& family : {families.index, families.data}) {
       rocksdb::TablePropertiesCollection properties;

@@ -9,18 +9,29 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 
 #include "storage/fork_guard.h"
 
 namespace warren::storage {
 namespace {
 
-std::string program_beside_this() {
-  constexpr const char* kProgram = "warren_store_trial";
+// Beside the library that this code is in, or in the folder of libraries that belongs to this program's.
+std::string installed_program() {
+  const std::string name = "warren_store_trial";
   Dl_info here{};
-  if (dladdr(reinterpret_cast<const void*>(&try_to_open), &here) == 0 || here.dli_fname == nullptr) return kProgram;
-  const std::string file = here.dli_fname;
-  return file.substr(0, file.rfind('/') + 1) + kProgram;
+  if (dladdr(reinterpret_cast<const void*>(&try_to_open), &here) == 0 || here.dli_fname == nullptr) return name;
+  std::error_code error;
+  // Of a program it is how the program was called.
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe", error);
+  for (const std::string& file : {std::string(here.dli_fname), self}) {
+    const std::string folder = file.substr(0, file.rfind('/') + 1);
+    for (const char* at : {"", "../lib/", "../" WARREN_LIBDIR "/"}) {
+      if (std::string program = folder + at + name; ::access(program.c_str(), X_OK) == 0) return program;
+    }
+  }
+  return name;
 }
 
 // -1: it cannot be started. Its standard input and output are this process's.
@@ -60,7 +71,7 @@ Trial try_to_open(const std::string& program, const std::string& directory) {
   if (pipe2(says, O_CLOEXEC) != 0) return Trial::kUnknown;
   (void)not_for_children(says[0]);
   (void)not_for_children(says[1]);
-  const pid_t trying = start(program.empty() ? program_beside_this() : program, directory, says[1]);
+  const pid_t trying = start(program.empty() ? installed_program() : program, directory, says[1]);
   ::close(says[1]);
   char word = 0;
   if (trying >= 0) {

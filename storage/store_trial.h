@@ -1,5 +1,5 @@
-// Whether a process dies of opening a result store's database. The program warren_store_trial (storage/store_trial.cc)
-// finds that out, which lies beside libwarren_store.so. Inside storage/.
+// Whether a process dies of opening a result store's database, or a journal. The program warren_store_trial
+// (storage/store_trial.cc) finds that out, which lies beside libwarren_store.so. Inside storage/.
 //
 // The program forks a child, which opens the database to read it, and looks at its tables. The program then tells how
 // the child has ended, by one byte on descriptor kTrialSays. This process need not wait for a child of its own for
@@ -19,7 +19,7 @@ enum class Trial : char {
   kUnknown = 'u',  // the program cannot be started, was killed, or has taken too long
 };
 
-// `program`: empty: warren_store_trial beside the library, or program, that this code is in.
+// `program`: empty: warren_store_trial beside the library that this code is in, or among the libraries of this program.
 [[nodiscard]] Trial try_to_open(const std::string& program, const std::string& directory);
 
 }  // namespace warren::storage

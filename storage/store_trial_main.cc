@@ -1,5 +1,6 @@
-// warren_store_trial DIRECTORY: opens the result store's database there as another life does, in a child, and writes to
-// descriptor kTrialSays how that has ended (storage/store_trial.h). Changes nothing in the directory.
+// warren_store_trial DIRECTORY: opens the result store's database, or the journal, there as another life does, in a
+// child, and writes to descriptor kTrialSays how that has ended (storage/store_trial.h). Changes nothing in the
+// directory.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
