@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -32,6 +33,8 @@ namespace {
 
 // What does not die within so long after SIGKILL (it is stuck in the kernel) is complained of, as often.
 constexpr std::int64_t kUndeadMs = 10'000;
+// A dead worker may write its core file for so long.
+constexpr std::int64_t kLongestDumpMs = 60'000;
 // Who has not left by the time that it was given gets SIGTERM so much later.
 constexpr std::int64_t kDrainMarginMs = 1000;
 // For what is still to be written when the launcher gives up.
@@ -51,6 +54,16 @@ std::int64_t now_ms() {
 // glibc 2.36 declares pidfd_open without C linkage.
 int open_pidfd(pid_t pid) {
   return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+}
+
+// Whether the process is dead, and the kernel writes its memory to a core file. Its descriptor tells the end of that.
+// `proc`: where the system tells of processes.
+bool is_dumping_core(const std::string& proc, pid_t pid) {
+  std::ifstream status(proc + "/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("CoreDumping:")) return line.ends_with('1');
+  }
+  return false;
 }
 
 class Fd {
@@ -101,6 +114,7 @@ struct Worker {
   std::int64_t started_at_ms = 0;
   std::int64_t killed_at_ms = -1;     // because it hung; -1: it was not
   std::int64_t complained_at_ms = 0;  // of that
+  std::int64_t dumps_since_ms = -1;   // its core; -1: it does not
 
   std::uint32_t attempt = 0;        // lives before this one, those of earlier launchers included
   std::uint32_t restarts = 0;       // of them, lost or failed
@@ -261,7 +275,7 @@ class Launch {
     w.worked = w.placed = w.unfinished = w.drained = w.fenced = false;
     w.cause = Status();
     w.started_at_ms = now_ms();
-    w.killed_at_ms = -1;
+    w.killed_at_ms = w.dumps_since_ms = -1;
     auto output = make_pipe();
     auto error = make_pipe();
     auto failed = make_pipe();  // closed by a successful exec, else tells errno
@@ -455,7 +469,8 @@ class Launch {
       if (w.pid == 0) continue;
       const std::string who = "worker " + std::to_string(w.id);
       if (w.killed_at_ms < 0) {
-        if (!w.watch.look(w.life.beats(), elapsed_ms, hung_after_ms(w), interval_ms)) continue;
+        const bool hangs = w.watch.look(w.life.beats(), elapsed_ms, hung_after_ms(w), interval_ms);
+        if (dumps_core(w, now) || !hangs) continue;
         notice("worker_killed_hung", who + " (process " + std::to_string(w.pid) + ") has shown no life for " +
                                          std::to_string(hung_after_ms(w)) + " ms; killing it");
         w.killed_at_ms = w.complained_at_ms = now;
@@ -467,6 +482,19 @@ class Launch {
         w.complained_at_ms = now;
       }
     }
+  }
+
+  // Whether the worker is dead and may go on writing its core file. It shows no life, and its end is not seen
+  // meanwhile.
+  bool dumps_core(Worker& w, std::int64_t now) {
+    if (!is_dumping_core(options_.proc, w.pid)) return false;
+    if (w.dumps_since_ms < 0) {
+      w.dumps_since_ms = now;
+      notice("worker_dumps_core", "worker " + std::to_string(w.id) + " (process " + std::to_string(w.pid) +
+                                      ") has crashed, and its core file is being written; that may take " +
+                                      std::to_string(kLongestDumpMs / 1000) + " s");
+    }
+    return now - w.dumps_since_ms < kLongestDumpMs;
   }
 
   void read_some(Stream& s) {

@@ -63,6 +63,7 @@ struct LaunchOptions {
   // A worker that has begun to show life (life_sign.h) and shows none for so long is killed, and counts as lost. 0:
   // none is watched.
   std::int64_t hung_after_ms = 0;
+  std::string proc = "/proc";  // says which workers are dead, and dump core
   // Restarts of a worker are at once, the first few; then after a pause that doubles. A life that lasted
   // healthy_ms, or took part in computing a round, makes the next restart a first one again.
   std::uint32_t immediate_restarts = 3;

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -492,6 +493,21 @@ TEST(LaunchHung, AStoppedOrStuckWorkerIsKilledAndStartedAgain) {
     EXPECT_THAT(f.error, HasSubstr("warren: worker_restarted: worker 0 hung and was killed; starting it again at once "
                                    "(restart 1 of 1, attempt 1)\n"));
   }
+}
+
+TEST(LaunchHung, AWorkerThatDumpsCoreIsDeadAndMayFinish) {
+  char folder[] = "/tmp/warren-launcher-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  LaunchOptions o = alive(1, "exec $CHILD crashes");
+  o.proc = folder;
+  o.variables["PROC"] = o.proc;
+  const Finished f = run(o);
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_EQ(count(f.error, "worker_killed_hung"), 0) << f.error;
+  EXPECT_EQ(count(f.error, "warren: worker_dumps_core: worker 0 (process "), 1) << f.error;
+  EXPECT_THAT(f.error, HasSubstr("worker 0 was killed by signal 11 (Segmentation fault); starting it again at once"));
 }
 
 // The round timeout that the program has set, whatever the launcher was told.

@@ -5,6 +5,7 @@
 //   life_child works   takes part in a round and is killed, five times
 //   life_child aborts  takes part in a round and aborts
 //   life_child stuck   beats once and then waits for ever, as a deadlocked control thread does
+//   life_child crashes dumps core for half a second, as $PROC says, and is ended by SIGSEGV
 //   life_child left    leaves its job and then waits until somebody opens the FIFO named by $FIFO for writing
 //   life_child never   does so without having been in a job
 //   life_child beat    beats until somebody opens the FIFO
@@ -25,6 +26,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -40,6 +44,20 @@ std::string_view variable(const char* name) {
 int wait_at_fifo(int flags) {
   const int fd = open(variable("FIFO").data(), flags);
   return fd < 0 ? 3 : 0;
+}
+
+// $PROC says of this process what /proc says of one that dumps core.
+[[noreturn]] void crash_slowly() {
+  const std::string folder = std::string(variable("PROC")) + "/" + std::to_string(getpid());
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/status") << "Name:\tlife_child\nCoreDumping:\t1\nThreads:\t1\n";
+  const pid_t self = getpid();
+  if (fork() == 0) {
+    usleep(500'000);  // as a slow disk
+    kill(self, SIGSEGV);
+    _exit(0);
+  }
+  while (true) pause();
 }
 
 }  // namespace
@@ -121,6 +139,7 @@ int main(int, char** argv) {
   }
   if (what == "soon") sign.limit(150);
   sign.beat();
+  if (what == "crashes") crash_slowly();
   if (what == "left") {
     sign.finished();
     sign.leave();
