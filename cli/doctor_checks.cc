@@ -266,6 +266,7 @@ std::string handshake_trouble(const std::string& endpoint, const storage::JobCre
   constexpr long kPatienceMs = 2000;
   constexpr const char* kMonitor = "inproc://warren-doctor";
   constexpr int kNoLinger = 0, kIpv6 = 1;
+  if (const Status s = has_room_for_zeromq(1); !s.ok()) return s.describe();
   const std::unique_ptr<void, ZmqEnd> context(zmq_ctx_new());
   const std::unique_ptr<void, ZmqClose> tracker(zmq_socket(context.get(), ZMQ_DEALER));
   const auto set = [&](int option, const std::string& value) {

@@ -3,6 +3,7 @@
 #include <sodium.h>
 #include <zmq.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -53,6 +54,9 @@ std::string given(const std::string& flag, const char* variable) {
 // What the tracker answers to this one message.
 Result<wire::Envelope> ask(const worker::HostPort& tracker, const std::optional<storage::JobCredentials>& keys,
                            const wire::Envelope& question) {
+  if (Status s = has_room_for_zeromq(1); !s.ok()) return s;
+  // ZeroMQ would end only when the resolver does.
+  if (Status s = worker::resolve_host(tracker.host, std::chrono::milliseconds(kPatienceMs)).status(); !s.ok()) return s;
   const std::unique_ptr<void, ZmqEnd> context(zmq_ctx_new());
   const std::unique_ptr<void, ZmqClose> socket(zmq_socket(context.get(), ZMQ_DEALER));
   const auto number = [&](int option, int value) {

@@ -218,7 +218,7 @@ Status Control::open(const Settings& settings) {
   heard();
 
   auto addresses = choose_data_addresses(settings.bind_address, settings.advertise_address, settings.tracker_host,
-                                         settings.tracker_port);
+                                         settings.tracker_port, std::chrono::milliseconds(settings.join_timeout_ms));
   if (!addresses.ok()) return addresses.status().because_of_this("cannot accept data links");
   Connector::Events events;
   events.connected = [this](Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,

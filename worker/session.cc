@@ -203,11 +203,13 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
 // A name server may be away for as long as a tracker, and a tracker's name appear with it.
 Status Session::await_tracker_name() const {
   if (is_numeric_address(settings_.tracker_host)) return {};
-  const auto begun = std::chrono::steady_clock::now();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(settings_.join_timeout_ms);
+  const auto left = [&] {
+    return std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+  };
   for (bool told = false;; told = true) {
-    const Status resolved = resolve_host(settings_.tracker_host).status();
-    const auto waited = std::chrono::steady_clock::now() - begun;
-    if (resolved.ok() || waited >= std::chrono::milliseconds(settings_.join_timeout_ms)) return resolved;
+    const Status resolved = resolve_host(settings_.tracker_host, left()).status();
+    if (resolved.ok() || left().count() <= 0) return resolved;
     if (!told) log_(WARREN_LOG_WARNING, resolved.describe() + "; it is asked for again until the join timeout is over");
     std::this_thread::sleep_for(kAskForName);
   }

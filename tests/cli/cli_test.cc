@@ -838,6 +838,23 @@ TEST(Tracker, WithoutARouteTellsAnAddressThatCanBeReached) {
             "198.18.0.7");
 }
 
+// ZeroMQ aborts where its threads cannot be started. (No stack of this size fits into a process.)
+TEST(NoThreads, AreAnErrorOfForgetAndDoctor) {
+  LiveTracker tracker;
+  const TemporaryFolder folder;
+  const std::string log = folder / "log";
+  const auto run = [&](const std::string& command) {
+    return std::system(("ulimit -s 100000000000000 && exec " WARREN_PROGRAM " " + command + " --job=j --tracker=" +
+                        tracker.address + " --secret_file=" + tracker.secret() + " >" + log + " 2>&1")
+                           .c_str());
+  };
+  for (const char* command : {"forget", "doctor"}) {
+    const int status = run(command);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << command << ": " << status;
+    EXPECT_THAT(whole_file(log), HasSubstr("ulimit -u")) << command;
+  }
+}
+
 TEST(Tracker, OutlivesAHangUpThatItWasStartedToIgnore) {
   LiveTracker tracker({}, SIGHUP);  // as nohup does
   tracker.program().signal(SIGHUP);

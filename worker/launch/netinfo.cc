@@ -11,10 +11,17 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "recovery/limits.h"
+#include "storage/start_thread.h"
 #include "worker/launch/text.h"
 
 namespace warren::worker {
@@ -48,19 +55,52 @@ struct FreeAddrinfo {
 };
 using AddrinfoList = std::unique_ptr<addrinfo, FreeAddrinfo>;
 
-Result<AddrinfoList> look_up(const std::string& host, const char* service) {
+constexpr const char* kAnyPort = "9";
+
+// Blocks as long as the resolver does.
+Result<AddrinfoList> ask_resolver(const std::string& host, const std::string& port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_DGRAM;
-  if (service != nullptr) hints.ai_flags = AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICSERV;
   addrinfo* list = nullptr;
-  const int rc = getaddrinfo(host.c_str(), service, &hints, &list);
+  const int rc = getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
   if (rc != 0) {
     const char* why = rc == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(rc);
     return Status(Code::kUnavailable, "cannot resolve the host name " + in_quotes(host) + ": " + why +
                                           "; check the spelling and this machine's DNS, or give a numeric address");
   }
   return AddrinfoList(list);
+}
+
+// What the thread that asks the resolver shares with the one that waits for its answer.
+struct Question {
+  std::mutex mutex;
+  std::condition_variable answered;
+  std::optional<Result<AddrinfoList>> answer;
+};
+
+// A thread of its own asks for a name, as nothing ends a resolver that waits for silent name servers. It outlives this
+// call where they do not answer in time.
+Result<AddrinfoList> look_up(const std::string& host, const std::string& port, std::chrono::milliseconds patience) {
+  if (is_numeric_address(host)) return ask_resolver(host, port);
+  const auto question = std::make_shared<Question>();
+  std::thread thread;
+  Status started = start_thread(thread, [question, host, port] {
+    auto answer = ask_resolver(host, port);
+    const std::lock_guard lock(question->mutex);
+    question->answer = std::move(answer);
+    question->answered.notify_all();
+  });
+  if (!started.ok()) return started.because_of_this("cannot resolve the host name " + in_quotes(host));
+  thread.detach();
+  std::unique_lock lock(question->mutex);
+  if (!question->answered.wait_for(lock, patience, [&] { return question->answer.has_value(); })) {
+    return Status(Code::kUnavailable, "cannot resolve the host name " + in_quotes(host) +
+                                          ": no name server has answered within " + std::to_string(patience.count()) +
+                                          " ms; check this machine's DNS, or give a numeric address");
+  }
+  return std::move(*question->answer);
 }
 
 std::string numeric(const sockaddr* address, socklen_t size) {
@@ -105,7 +145,7 @@ bool means_loopback(const std::string& host) {
 Result<std::string> outward_address() {
   // Addresses set aside for documentation: nobody has a route of their own for them, and connecting sends nothing.
   for (const char* anywhere : {"192.0.2.1", "2001:db8::1"}) {
-    auto list = look_up(anywhere, "9");
+    auto list = ask_resolver(anywhere, kAnyPort);
     std::string why;
     if (!list.ok()) continue;
     std::string source = route_source(*list.value(), why);
@@ -258,8 +298,8 @@ std::string own_address(std::span<const Interface> interfaces, std::string_view 
   return last_resort;
 }
 
-Result<std::vector<std::string>> resolve_host(const std::string& host) {
-  auto list = look_up(host, nullptr);
+Result<std::vector<std::string>> resolve_host(const std::string& host, std::chrono::milliseconds patience) {
+  auto list = look_up(host, kAnyPort, patience);
   if (!list.ok()) return list.status();
   std::vector<std::string> out;
   for (const addrinfo* a = list.value().get(); a != nullptr; a = a->ai_next) {
@@ -270,9 +310,9 @@ Result<std::vector<std::string>> resolve_host(const std::string& host) {
   return out;
 }
 
-Result<std::string> local_address_towards(const std::string& host, std::uint16_t port) {
-  const std::string service = std::to_string(port);
-  auto list = look_up(host, service.c_str());
+Result<std::string> local_address_towards(const std::string& host, std::uint16_t port,
+                                          std::chrono::milliseconds patience) {
+  auto list = look_up(host, std::to_string(port), patience);
   if (!list.ok()) return list.status();
   const bool loopback_meant = means_loopback(host);
   bool only_loopback = true;
@@ -289,7 +329,8 @@ Result<std::string> local_address_towards(const std::string& host, std::uint16_t
 }
 
 Result<DataAddresses> choose_data_addresses(const std::string& bind, const std::string& advertise,
-                                            const std::string& tracker_host, std::uint16_t tracker_port) {
+                                            const std::string& tracker_host, std::uint16_t tracker_port,
+                                            std::chrono::milliseconds patience) {
   DataAddresses out;
   if (!bind.empty()) {
     auto address = bind_to_numeric(bind);
@@ -306,7 +347,7 @@ Result<DataAddresses> choose_data_addresses(const std::string& bind, const std::
                   "the advertised address " + in_quotes(advertise) + " stands for all; give one that peers can reach");
   }
   if (out.bind.empty() || (out.advertise.empty() && is_wildcard(out.bind))) {
-    auto route = local_address_towards(tracker_host, tracker_port);
+    auto route = local_address_towards(tracker_host, tracker_port, patience);
     if (!route.ok()) return route.status().because_of_this("cannot choose the address for data links");
     if (out.bind.empty()) out.bind = route.value();
     if (out.advertise.empty()) out.advertise = std::move(route).value();

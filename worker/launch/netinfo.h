@@ -1,6 +1,7 @@
 // What this machine's network looks like from here: addresses, interfaces, and the way to the tracker.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -37,14 +38,20 @@ struct Interface {
 // Sorted as the kernel lists them. kInternal: the kernel does not tell.
 [[nodiscard]] Result<std::vector<Interface>> list_interfaces();
 
-// The numeric addresses of a name, in the resolver's order, each once. Blocks as long as the resolver does.
-// kUnavailable: it has none.
-[[nodiscard]] Result<std::vector<std::string>> resolve_host(const std::string& host);
+// How long those wait for name servers who are in no hurry.
+inline constexpr std::chrono::milliseconds kResolverPatience{30'000};
+
+// The numeric addresses of a name, in the resolver's order, each once. kUnavailable: it has none, no name server has
+// answered within `patience`, or the system allows no more threads.
+[[nodiscard]] Result<std::vector<std::string>> resolve_host(const std::string& host,
+                                                            std::chrono::milliseconds patience = kResolverPatience);
 
 // The local address that packets to `host` leave from (a connected UDP socket: nothing is sent). Loopback only if
 // `host` is a numeric loopback address or "localhost". A name of this machine that resolves to loopback, as Debian's
-// 127.0.1.1 does, gives the address that the network knows this machine by. kUnavailable: no such host, or no route.
-[[nodiscard]] Result<std::string> local_address_towards(const std::string& host, std::uint16_t port);
+// 127.0.1.1 does, gives the address that the network knows this machine by. kUnavailable: as for resolve_host(), or no
+// route.
+[[nodiscard]] Result<std::string> local_address_towards(const std::string& host, std::uint16_t port,
+                                                        std::chrono::milliseconds patience = kResolverPatience);
 
 // One of these that other machines may reach: the first that is up and not loopback, IPv4 before IPv6, link-local
 // addresses last; where there is none, 127.0.0.1. `wildcard`: what a socket is bound to; 0.0.0.0 takes IPv4 alone.
@@ -58,8 +65,10 @@ struct DataAddresses {
 // From the settings: `bind` is numeric, the name of an interface, or empty (the address of the route to the tracker);
 // `advertise` is numeric or empty (the bind address; that of the route if bind is a wildcard).
 // kInvalidArgument: no such address or interface here; the message lists those there are. A loopback address is
-// advertised only when the tracker is reached over loopback or the user named it.
+// advertised only when the tracker is reached over loopback or the user named it. kUnavailable: as for
+// local_address_towards().
 [[nodiscard]] Result<DataAddresses> choose_data_addresses(const std::string& bind, const std::string& advertise,
-                                                          const std::string& tracker_host, std::uint16_t tracker_port);
+                                                          const std::string& tracker_host, std::uint16_t tracker_port,
+                                                          std::chrono::milliseconds patience = kResolverPatience);
 
 }  // namespace warren::worker

@@ -257,7 +257,7 @@ struct FetchService::Impl {
       keys = credentials.value().fetch;
     }
     auto addresses = choose_data_addresses(settings.bind_address, settings.advertise_address, settings.tracker_host,
-                                           settings.tracker_port);
+                                           settings.tracker_port, std::chrono::milliseconds(settings.join_timeout_ms));
     if (!addresses.ok()) return addresses.status();
     const auto broken = [](const char* what) {
       return Status(Code::kUnavailable, std::string("cannot set up ZeroMQ (") + what + "): " + zmq_text());
