@@ -186,7 +186,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   }
   if (settings.tracker_may_be_rabits) {
     const Status status = refuse_rabits_tracker({settings.tracker_host, settings.tracker_port}, settings.worker_id,
-                                                std::min(kRabitsTrackerMs, settings.join_timeout_ms));
+                                                settings.attempt, std::min(kRabitsTrackerMs, settings.join_timeout_ms));
     if (!status.ok()) return status.because_of_this("cannot join job " + settings.job);
   }
   Beginning beginning;

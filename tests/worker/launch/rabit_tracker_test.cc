@@ -17,10 +17,11 @@ namespace {
 using testing::HasSubstr;
 constexpr std::int64_t kLongMs = 60'000;
 
-// Listens on loopback, and does with the first connection as told.
+// Listens on loopback, and does with the first connections as told.
 class Listener {
  public:
-  explicit Listener(std::function<void(int fd)> serve) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit Listener(std::function<void(int fd)> serve, int connections = 1)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -29,10 +30,12 @@ class Listener {
     EXPECT_EQ(listen(fd_, 1), 0);
     EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
     port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this, serve = std::move(serve)] {
-      const int connection = accept(fd_, nullptr, nullptr);
-      serve(connection);
-      close(connection);
+    thread_ = std::thread([this, serve = std::move(serve), connections] {
+      for (int i = 0; i < connections; ++i) {
+        const int connection = accept(fd_, nullptr, nullptr);
+        serve(connection);
+        close(connection);
+      }
     });
   }
   ~Listener() {
@@ -77,11 +80,34 @@ TEST(RabitTracker, IsRefusedAndHearsAWholeMessageOfItsOwnProtocol) {
       EXPECT_EQ(receive_text(fd), "print");
       said = receive_text(fd);
     });
-    status = refuse_rabits_tracker(tracker.address(), "w7", kLongMs);
+    status = refuse_rabits_tracker(tracker.address(), "w7", 0, kLongMs);
     EXPECT_THAT(status.describe(), HasSubstr("what answers at " + to_string(tracker.address()) + " is rabit's own"));
   }
   EXPECT_EQ(status.code(), Code::kRefused);
   EXPECT_THAT(said, HasSubstr("worker w7 is one of Warren's"));
+}
+
+// dmlc-submit waits until all ranks have said it, and takes a second word of one for an error.
+TEST(RabitTracker, HearsOnceThatANumberedWorkerShutsDown) {
+  for (const std::uint32_t attempt : {0u, 1u}) {
+    std::string said;
+    {
+      const Listener tracker(
+          [&](int fd) {
+            EXPECT_EQ(receive_number(fd), 0xff99);
+            send_number(fd, 0xff99);
+            said += std::to_string(receive_number(fd)) + " ";
+            EXPECT_EQ(receive_number(fd), -1);
+            EXPECT_EQ(receive_text(fd), "NULL");
+            const std::string command = receive_text(fd);
+            said += command + " ";
+            if (command == "print") receive_text(fd);
+          },
+          attempt == 0 ? 2 : 1);
+      EXPECT_EQ(refuse_rabits_tracker(tracker.address(), "3", attempt, kLongMs).code(), Code::kRefused);
+    }
+    EXPECT_EQ(said, attempt == 0 ? "-1 print 3 shutdown " : "-1 print ");
+  }
 }
 
 TEST(RabitTracker, AnythingElseIsNot) {
@@ -96,7 +122,7 @@ TEST(RabitTracker, AnythingElseIsNot) {
   };
   for (const auto& serve : others) {
     const Listener other(serve);
-    EXPECT_TRUE(refuse_rabits_tracker(other.address(), "w", kLongMs).ok());
+    EXPECT_TRUE(refuse_rabits_tracker(other.address(), "w", 0, kLongMs).ok());
   }
 }
 
@@ -108,16 +134,16 @@ TEST(RabitTracker, WhatIsSilentOrNotThereEndsTheWait) {
       char end;
       EXPECT_EQ(recv(fd, &end, 1, 0), 0);
     });
-    EXPECT_TRUE(refuse_rabits_tracker(silent.address(), "w", 50).ok());
+    EXPECT_TRUE(refuse_rabits_tracker(silent.address(), "w", 0, 50).ok());
   }
   HostPort nobody;
   {
     const Listener listener([](int) {});
     nobody = listener.address();
-    EXPECT_TRUE(refuse_rabits_tracker(nobody, "w", kLongMs).ok());
+    EXPECT_TRUE(refuse_rabits_tracker(nobody, "w", 0, kLongMs).ok());
   }
-  EXPECT_TRUE(refuse_rabits_tracker(nobody, "w", kLongMs).ok());
-  EXPECT_TRUE(refuse_rabits_tracker({"name.invalid", 1}, "w", kLongMs).ok());
+  EXPECT_TRUE(refuse_rabits_tracker(nobody, "w", 0, kLongMs).ok());
+  EXPECT_TRUE(refuse_rabits_tracker({"name.invalid", 1}, "w", 0, kLongMs).ok());
 }
 
 }  // namespace
