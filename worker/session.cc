@@ -47,6 +47,8 @@ constexpr auto kIdleTime = std::chrono::microseconds(60);
 constexpr int kPollsBetweenLooksAtTheClock = 4;
 // Where each rank of the host can have a core, and has it: some 0.5 µs, in which a peer that is not late has sent.
 constexpr int kLooksAtOnce = 24;
+// Descriptors of a worker without peers; each peer takes one to four more.
+constexpr std::size_t kLeastFiles = 32;
 constexpr auto kAskForName = std::chrono::milliseconds(200);
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
@@ -177,6 +179,8 @@ Session::Session(const Settings& settings, const Log& log)
 
 Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const Log& log) {
   (void)allow_many_connections();
+  // ZeroMQ aborts where its first ones cannot be opened.
+  if (Status s = has_room_for_files(kLeastFiles); !s.ok()) return s.because_of_this("cannot join job " + settings.job);
   if (settings.begins_as_spare) {
     // Who counts its workers from 1 would wait for ever for a job that has one too few.
     log(WARREN_LOG_INFO, "this worker begins as a spare: its number " + settings.worker_id +

@@ -838,6 +838,18 @@ TEST(Tracker, WithoutARouteTellsAnAddressThatCanBeReached) {
             "198.18.0.7");
 }
 
+TEST(Descriptors, ThatAreTooFewForAWorkerAreAnErrorThatNamesTheLimit) {
+  const TemporaryFolder folder;
+  const std::string log = folder / "log";
+  for (const char* limit : {"12", "20", "24", "28", "32"}) {
+    const std::string command = std::string(WARREN_PROGRAM) + " run -n 1 -- sh -c \"ulimit -n " + limit +
+                                " && exec " RESIZE_WORKER " 9\" >" + log + " 2>&1";
+    const int status = std::system(command.c_str());
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) != 0) << limit;
+    EXPECT_THAT(whole_file(log), HasSubstr("raise the limit of this process (`ulimit -n`)")) << limit;
+  }
+}
+
 // ZeroMQ aborts where its threads cannot be started. (No stack of this size fits into a process.)
 TEST(NoThreads, AreAnErrorOfForgetAndDoctor) {
   LiveTracker tracker;
