@@ -850,6 +850,23 @@ TEST(Descriptors, ThatAreTooFewForAWorkerAreAnErrorThatNamesTheLimit) {
   }
 }
 
+// The resolver waits for them for 10 s and more, whatever its caller can spare.
+TEST(NameServers, ThatAreSilentAreWaitedForNoLongerThanTheCallerWants) {
+  if (std::system("unshare -rmn ip link add d0 type veth peer name d1 2>/dev/null") != 0) {
+    GTEST_SKIP() << "unshare makes no mount and network namespaces here";
+  }
+  const TemporaryFolder folder;
+  std::ofstream(folder / "resolv.conf") << "nameserver 198.18.0.1\n";
+  const std::string command =
+      "unshare -rmn sh -c 'ip link set lo up && ip link add d0 type veth peer name d1 && "
+      "ip address add 198.18.0.7/24 dev d0 && ip link set d0 up && ip link set d1 up && "
+      "ip neighbour add 198.18.0.1 lladdr 02:00:00:00:00:01 nud permanent dev d0 && mount --bind " +
+      (folder / "resolv.conf") + " /etc/resolv.conf && exec " LIFE_CHILD " resolves tracker.test' >" +
+      (folder / "said");
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  EXPECT_THAT(whole_file(folder / "said"), HasSubstr("'tracker.test': no name server has answered within 300 ms"));
+}
+
 // ZeroMQ aborts where its threads cannot be started. (No stack of this size fits into a process.)
 TEST(NoThreads, AreAnErrorOfForgetAndDoctor) {
   LiveTracker tracker;
