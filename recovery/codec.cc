@@ -1167,6 +1167,7 @@ Status validate(const wire::JobRecord& r) {
   for (const wire::Setup& s : r.setups()) {
     if (s.timeline() > r.timeline()) return bad("set-up round " + hex(s.name()) + ": of a timeline that has not begun");
   }
+  if (Status s = in_range("join timeout in ms", r.join_timeout_ms(), 0, limits::kMaxRoundTimeoutMs); !s.ok()) return s;
   if (!r.has_plan()) return bad("no plan");
   if (Status s = validate(r.plan()); !s.ok()) return s.because_of_this("bad plan");
   if (r.plan().settings().SerializeAsString() != r.settings().SerializeAsString()) {

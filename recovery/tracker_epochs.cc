@@ -114,6 +114,7 @@ void TrackerMachine::persist(Effects& effects) {
     *record.mutable_setups() = setups_;
     *record.mutable_plan() = plan_;
     record.set_without_frontier(without_frontier_);
+    record.set_join_timeout_ms(static_cast<std::uint64_t>(join_timeout_ms_));
     if (interrupt_.epoch() != 0) *record.mutable_interrupt() = interrupt_;
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       if (members_[rank].silent) record.add_finalized(static_cast<std::uint32_t>(rank));
@@ -632,6 +633,16 @@ void TrackerMachine::tell_recovered(Epoch before, TimeMs now, Effects& effects) 
             " was noticed";
   }
   text += fresh == 0 ? "; all of them are the processes of before" : "; with new processes: " + back;
+  // A link may end this epoch as the one before, in which nothing got done.
+  if (!futile_.empty()) {
+    recovery_to_tell_ = text;
+    return;
+  }
+  recovery_to_tell_.reset();
+  log_recovered(text, effects);
+}
+
+void TrackerMachine::log_recovered(const std::string& text, Effects& effects) const {
   log(Severity::kInfo, "recovered", text, effects, {{"epoch", std::to_string(epoch_.value)}});
 }
 

@@ -162,6 +162,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   // Whose word it was is not in the journal. A gap is then mended first, and a second one rolls back.
   frontier_inherited_ = plan_.frontier_size() != 0;
   without_frontier_ = record.without_frontier();
+  join_timeout_ms_ = static_cast<std::int64_t>(record.join_timeout_ms());
   interrupt_ = record.interrupt();
   last_interrupt_ = interrupt_.reason();
   state_ = record.has_interrupt() ? State::kInterrupted : State::kRunning;
@@ -892,6 +893,7 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   if (h.rounds_finished() > m.rounds_finished) {
     last_round_ = now;
     futile_.clear();
+    if (recovery_to_tell_) log_recovered(*std::exchange(recovery_to_tell_, std::nullopt), effects);
   }
   m.rounds_finished = h.rounds_finished();
   m.bytes_moved = h.bytes_moved();

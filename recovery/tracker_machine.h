@@ -639,6 +639,7 @@ class TrackerMachine {
   void keep(std::vector<wire::Setup> setups);
   void forget_uncommitted_setups();
   void tell_recovered(Epoch before, TimeMs now, Effects& effects);
+  void log_recovered(const std::string& text, Effects& effects) const;
   void announce(TimeMs now, Effects& effects);
   void repeat_plan(std::size_t rank, TimeMs now, Effects& effects);
   void plan_arrived(std::size_t rank, TimeMs now, Effects& effects);  // as far as is known
@@ -837,6 +838,7 @@ class TrackerMachine {
   std::set<RankPair> rewired_;                    // links that change with the next plan
   std::map<RankPair, std::string> hopeless_;      // why not by way of others, as long as these lives are there
   std::map<RankPair, Futile> futile_;             // since anything got done
+  std::optional<std::string> recovery_to_tell_;   // that the job is whole again, once a round is done
   std::int64_t join_timeout_ms_ = 0;              // the longest of those that have joined; 0: not known
   std::set<RankPair> broken_detours_;             // in the epoch that ends
   std::set<RankPair> broken_before_;              // and in one before, between these lives

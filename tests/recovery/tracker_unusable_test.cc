@@ -52,12 +52,12 @@ class Links : public TrackerScript {
     for (const std::uint64_t life : lives_) text += report(life, epoch_, 1, {position(1, 3)});
     return text;
   }
-  void finishes_a_round(std::size_t rank) {
+  std::string finishes_a_round(std::size_t rank) {
     wire::Envelope e = from_worker(lives_[rank]);
     e.mutable_heartbeat()->set_epoch(epoch_);
     e.mutable_heartbeat()->set_beat(++beat_);
     e.mutable_heartbeat()->set_rounds_finished(++finished_);
-    (void)send(std::move(e));
+    return send(std::move(e));
   }
   void starts_again(std::size_t rank) {
     lives_[rank] += 100;
@@ -112,6 +112,23 @@ TEST(Unusable, WithoutAnotherWayTheJobEndsAfterTheJoinTimeoutAndNamesBothEndsAnd
                               "says: nobody connects"));
 }
 
+// A tracker that was started again has heard nobody join.
+TEST(Unusable, ARestartedTrackerKnowsForHowLongTheWorkersWait) {
+  Links t({"a", "b"});
+  t.restart();
+  for (int i = 0; i < 20 && !t.lost(); ++i) {
+    (void)t.breaks(static_cast<std::size_t>(i % 2), static_cast<std::uint32_t>(1 - i % 2));
+  }
+  EXPECT_TRUE(t.lost());
+}
+
+TEST(Unusable, AJobIsSaidToBeWholeAgainOnceARoundIsDone) {
+  Links t({"a", "b", "c"}, false);
+  for (int i = 0; i < 4; ++i) EXPECT_THAT(t.breaks(0, 1), Not(HasSubstr("log recovered")));
+  EXPECT_THAT(t.finishes_a_round(2), HasSubstr("log recovered: job j is whole again in epoch 6, "));
+  EXPECT_THAT(t.finishes_a_round(1), Not(HasSubstr("log recovered")));
+}
+
 TEST(Unusable, RanksOfOneHostThatShareNoMemoryBecomeHostsOfTheirOwn) {
   Links t({"a", "a", "b"});
   for (int i = 0; i < 2; ++i) (void)t.breaks(0, 1);
@@ -135,7 +152,7 @@ TEST(Unusable, AnEpochInWhichSomethingWasDoneCountsForTheLink) {
   for (std::uint64_t i = 0; i < 6; ++i) (void)t.breaks(0, 1, 3 + i);
   EXPECT_EQ(t.detours(), "");
   for (int i = 0; i < 6; ++i) {
-    t.finishes_a_round(2);
+    (void)t.finishes_a_round(2);
     (void)t.breaks(0, 1, 9);
   }
   EXPECT_EQ(t.detours(), "");
