@@ -291,7 +291,7 @@ TEST(Settings, AnySettingCanBeGivenByItsName) {
   EXPECT_EQ(settings.value().attempt, 4u);
   options.settings[0] = {"replica", "3"};
   EXPECT_THAT(resolve(&options, environment(kComplete), kFacts).status().describe(),
-              HasSubstr("there is no setting \"replica\"; did you mean replicas?"));
+              HasSubstr("there is no setting 'replica'; did you mean replicas?"));
   options.settings[0] = {"replicas", "300"};
   EXPECT_THAT(resolve(&options, environment(kComplete), kFacts).status().describe(), HasSubstr("replicas"));
 }
