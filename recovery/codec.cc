@@ -27,7 +27,7 @@ static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxRa
                   kMaxWorkerMessageBytes,
               "the longest report fits");
 static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxSetups * limits::kMaxSetupEntryBytes +
-                      limits::kMaxStateHashes * 8 + 1024 <=
+                      limits::kMaxStateHashes * 8 + limits::kMaxLocalCopies * limits::kMaxLocalCopyBytes + 1024 <=
                   kMaxWorkerMessageBytes,
               "the longest vote fits");
 static_assert(limits::kMaxHeldRounds * limits::kMaxHeldRoundsBytes + limits::kMaxHeldRuns * limits::kMaxHeldRunBytes +
@@ -941,6 +941,16 @@ Status validate(const wire::Vote& v) {
     if (Status s = validate_state(v.state()); !s.ok()) return s.because_of_this("what the vote says of the state");
   } else if (v.lacks()) {
     return bad("it is no vote, and tells of no state");
+  }
+  if (static_cast<std::size_t>(v.copies_size()) > limits::kMaxLocalCopies) {
+    return bad(str(v.copies_size()) + " copies of local states");
+  }
+  std::int64_t before = -1;
+  for (const wire::LocalCopy& c : v.copies()) {
+    if (c.rank() >= limits::kMaxWorldSize || c.rank() <= before || c.hash() == 0) {
+      return bad("the copy of rank " + str(c.rank()) + "'s local state has no hash, or is out of order");
+    }
+    before = c.rank();
   }
   return validate_setups(v.setups(), limits::kMaxSetups, 0);
 }

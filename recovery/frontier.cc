@@ -142,11 +142,11 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
     ranges += known.final.intervals().size();
   }
   if (frontier.size() > limits::kMaxPositions || ranges > limits::kMaxRangesPerFrontier) {
-    return Status(Code::kExhausted, "the job stands in " + std::to_string(frontier.size()) +
-                                        " groups and versions and " + std::to_string(ranges) +
-                                        " pieces of results, more than a plan can hold (" +
-                                        std::to_string(limits::kMaxPositions) + " and " +
-                                        std::to_string(limits::kMaxRangesPerFrontier) + ")");
+    return Status(Code::kUnavailable, "the job stands in " + std::to_string(frontier.size()) +
+                                          " groups and versions and " + std::to_string(ranges) +
+                                          " pieces of results, more than a plan can hold (" +
+                                          std::to_string(limits::kMaxPositions) + " and " +
+                                          std::to_string(limits::kMaxRangesPerFrontier) + ")");
   }
   return frontier;
 }

@@ -44,7 +44,7 @@ struct RankPositions {
 // whoever is left to report it. What it calls final does not: that counts only as far as a survivor's host holds it.
 //
 // kDesync: two ranks contradict each other, one has closed a version in which the other did more rounds; names both and
-// their counts. kExhausted: more rounds or ranges than a plan may hold (recovery/limits.h).
+// their counts. kUnavailable: more rounds or ranges than a plan may hold (recovery/limits.h).
 [[nodiscard]] Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions> reports,
                                                                  std::span<const wire::Position* const> before,
                                                                  std::span<const wire::Position* const> logged,

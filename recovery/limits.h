@@ -119,6 +119,8 @@ inline constexpr std::uint64_t kMaxStateBytes = std::uint64_t{1} << 38;
 // several where a job would have more of them.
 inline constexpr std::uint64_t kStatePieceBytes = std::uint64_t{1} << 20;
 inline constexpr std::size_t kMaxStateHashes = 1024;  // of one rank
+inline constexpr std::size_t kMaxLocalCopies = 1024;  // that a vote names
+inline constexpr std::size_t kMaxLocalCopyBytes = 16;
 inline constexpr std::size_t kMaxStateHashesPerJob = std::size_t{1} << 18;
 constexpr std::size_t state_hashes(std::size_t world_size) {
   const std::size_t each = kMaxStateHashesPerJob / world_size;

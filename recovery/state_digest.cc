@@ -101,4 +101,17 @@ std::string difference_of_states(const Digests& digests, const std::function<std
   return text + more(groups.size()) + "; " + where(*difference);
 }
 
+std::string stale_copy(const std::map<std::size_t, wire::Vote>& votes,
+                       const std::function<std::string(std::size_t)>& name) {
+  for (const auto& [holder, vote] : votes) {
+    for (const wire::LocalCopy& copy : vote.copies()) {
+      const auto owner = votes.find(copy.rank());
+      if (owner == votes.end() || owner->second.local_hash() == 0 || owner->second.local_hash() == copy.hash())
+        continue;
+      return name(holder) + " holds another local state of " + name(copy.rank()) + " than that has given since";
+    }
+  }
+  return {};
+}
+
 }  // namespace warren

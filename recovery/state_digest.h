@@ -21,4 +21,8 @@ namespace warren {
 [[nodiscard]] std::string difference_of_states(const std::map<std::size_t, wire::StateDigest>& digests,
                                                const std::function<std::string(std::size_t)>& name);
 
+// Whether somebody holds another local state of a rank than that one has given: of an earlier life. Empty: nobody.
+[[nodiscard]] std::string stale_copy(const std::map<std::size_t, wire::Vote>& votes,
+                                     const std::function<std::string(std::size_t)>& name);
+
 }  // namespace warren

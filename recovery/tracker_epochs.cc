@@ -329,7 +329,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     if (start.kept.size() > limits::kMaxKept || absences_of(start, ranks.size()) > limits::kMaxAbsences) {
       count(Transition::too_many_absences);
       if (start.goes_on) {
-        return roll_back(Code::kExhausted,
+        return roll_back(Code::kUnavailable,
                          "the workers of job " + options_.job + " have changed too often since " + program_version() +
                              " was committed for a plan to say who has taken part in which rounds; take checkpoints "
                              "more often",

@@ -197,8 +197,8 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
                      record.committed_timeline() == plan_.committed_timeline();
   for (const wire::Member& m : plan_.servers()) {
     if (!serve) break;
-    // It may have gone beyond the next commit; what it has told is not in the journal.
-    servers_[Incarnation(m.incarnation())] = {m, {}, {}, next_version(), now, now + timeout_ms(), false};
+    // How far it has gone, which is not in the journal, may be as far as anybody has.
+    servers_[Incarnation(m.incarnation())] = {m, {}, {}, newest_begun(), now, now + timeout_ms(), false};
   }
   for (const std::uint64_t life : record.retired()) retire(Incarnation(life));
 }

@@ -520,7 +520,8 @@ class TrackerMachine {
   [[nodiscard]] bool may_reorder() const;
   // In which no rank has begun a round, as all who are there have told: while a tracker is away, ranks go on beyond
   // what is committed.
-  [[nodiscard]] Version first_unbegun() const;
+  [[nodiscard]] Version first_unbegun() const { return newest_begun().next(); }
+  [[nodiscard]] Version newest_begun() const;
   [[nodiscard]] std::set<RankPair> slow_links(const std::vector<StragglerWatch::Standing>& standing) const;
   [[nodiscard]] std::string no_way(const RankPair& pair, const std::set<RankPair>& slow) const;
   [[nodiscard]] bool takes_detour(const RankPair& pair) const;

@@ -84,7 +84,7 @@ RingProblem TrackerMachine::ring_around(const std::map<RankPair, std::uint32_t>&
   return problem;
 }
 
-// Rounds are in the version that is committed and in the next one, in which so at most two orders are in force.
+// Rounds are in the version that is committed and in later ones, in which so at most two orders are in force.
 bool TrackerMachine::may_reorder() const {
   if (!reorders()) return false;
   return plan_.orders().empty() || plan_.orders(plan_.orders_size() - 1).from_version() < next_version().value;
@@ -246,13 +246,13 @@ void TrackerMachine::choose_detours(const wire::Plan& before, TimeMs now, Effect
   }
 }
 
-Version TrackerMachine::first_unbegun() const {
+Version TrackerMachine::newest_begun() const {
   Version newest = next_version();
   for (const auto& [worker, w] : waiting_) {
     if (w.report) newest = std::max(newest, Version(w.report->version()));
   }
   for (const wire::Position& p : plan_.frontier()) newest = std::max(newest, Version(p.version()));
-  return newest.next();
+  return newest;
 }
 
 void TrackerMachine::choose_order(const wire::Plan& before, Effects& effects) {

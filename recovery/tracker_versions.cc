@@ -44,7 +44,7 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
   const std::size_t bytes = r.ByteSizeLong();
   if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) {
     count(Transition::reports_too_large);
-    return roll_back(Code::kExhausted,
+    return roll_back(Code::kUnavailable,
                      "the reports of where the ranks of job " + options_.job + " are take more than " +
                          std::to_string(limits::kMaxPositionBytesPerJob) + " bytes",
                      now, effects);
@@ -246,7 +246,7 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
                             (v.has_state() && !states_.contains(*rank) ? v.state().ByteSizeLong() : 0);
   if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) {
     count(Transition::reports_too_large);
-    return roll_back(Code::kExhausted,
+    return roll_back(Code::kUnavailable,
                      "the counts of rounds in the votes of job " + options_.job + " take more than " +
                          std::to_string(limits::kMaxPositionBytesPerJob) + " bytes",
                      now, effects);
@@ -318,6 +318,14 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
     return roll_back(Code::kDesync, difference, now, effects);
   }
   if (states_differ(now, effects)) return;
+  if (const std::string stale = stale_copy(votes_, [this](std::size_t rank) { return name(rank); }); !stale.empty()) {
+    count(Transition::states_differ);
+    return roll_back(Code::kUnavailable,
+                     stale + ", of " + of_program(next_version()) +
+                         ", which is not committed: the two must not be mixed, so all ranks go back to the checkpoint "
+                         "before",
+                     now, effects);
+  }
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_};
   for (const auto& [rank, vote] : votes_) lists.push_back(&vote.setups());
   auto setups = merge_setups(lists, {}, timeline_);

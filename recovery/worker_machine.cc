@@ -865,6 +865,8 @@ void WorkerMachine::vote(const Vote& vote, TimeMs, std::vector<WorkerEffect>& ef
   vote_.mutable_positions()->Add(vote.positions.begin(), vote.positions.end());
   setups_ = vote.setups;
   vote_.mutable_setups()->Add(setups_.begin(), setups_.end());
+  vote_.set_local_hash(vote.local_hash);
+  vote_.mutable_copies()->Add(vote.copies.begin(), vote.copies.end());
   send_vote(effects);
 }
 

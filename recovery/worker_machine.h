@@ -177,9 +177,11 @@ class WorkerMachine {
     Epoch epoch;
     Timeline timeline;
     Version version;
-    wire::StateDigest state;                // what this rank has given
-    std::vector<wire::Position> positions;  // those of the version before
-    std::vector<wire::Setup> setups;        // set-up rounds that this life has completed
+    wire::StateDigest state;                   // what this rank has given
+    std::vector<wire::Position> positions;     // those of the version before
+    std::vector<wire::Setup> setups;           // set-up rounds that this life has completed
+    std::uint64_t local_hash = 0;              // of its local state; 0: none, or it was not hashed
+    std::vector<wire::LocalCopy> copies = {};  // that it has taken of other ranks' ones, by rank
   };
   // Repeated until it is committed or the epoch ends.
   void vote(const Vote& vote, TimeMs now, std::vector<WorkerEffect>& effects);

@@ -287,15 +287,32 @@ std::uint64_t site_of(const void* address) noexcept {
   return site;
 }
 
-// A struct of the caller's header, which may be older: what it does not know has its default.
+// Of all that this library knows.
+warren_options all_defaults() {
+  warren_options all{};
+  all.log_level = -1;
+  all.replicas = -1;
+  all.fusion_bytes = -1;
+  all.replace_after_ms = -1;
+  all.grace_ms = -1;
+  return all;
+}
+
+// As much of it as the caller's struct has room for, whose size it then says.
 template <class Options>
-warren::Result<Options> of_this_version(const Options& given, void (*init)(Options*), const char* which) {
-  Options all;
-  init(&all);
+void give_sized(Options* options, Options all, size_t size) {
+  if (options == nullptr) return;
+  all.struct_size = size;
+  std::memcpy(options, &all, std::min(size, sizeof all));
+}
+
+// A struct of the caller's header, which may be older: what that does not know is as in `all`.
+template <class Options>
+warren::Result<Options> of_this_version(const Options& given, Options all, const char* init) {
   if (given.struct_size < sizeof given.struct_size || given.struct_size > sizeof all) {
-    return Status(Code::kInvalidArgument,
-                  std::string("the ") + which + " were not filled by their function that ends " +
-                      "in _init, or by one of a newer version than this library (" + WARREN_VERSION + ")");
+    return Status(Code::kInvalidArgument, std::string("the options were not filled by ") + init +
+                                              ", or by that of a newer version than this library (" + WARREN_VERSION +
+                                              ")");
   }
   std::memcpy(&all, &given, given.struct_size);
   all.struct_size = sizeof all;
@@ -318,7 +335,7 @@ Status check_name(const warren_comm& comm, const char* name) {
 
 // What is said of a call goes into its spec; returns the name of a set-up round, empty if it is none.
 warren::Result<std::string> say(const warren_comm& comm, const warren_call_options& given, CallSpec& spec) {
-  const auto options = of_this_version(given, &warren_call_options_init, "options of a call");
+  const auto options = of_this_version(given, warren_call_options{}, "warren_call_options_init");
   if (!options.ok()) return options.status();
   const warren_call_options& said = options.value();
   if (const std::uint64_t site = warren_site_of(said.file, said.line, said.function); site != 0) {
@@ -328,7 +345,8 @@ warren::Result<std::string> say(const warren_comm& comm, const warren_call_optio
     spec.site = site_of(said.address);
   }
   if (spec.collective == Collective::kPoint) {
-    if (said.wire == 0 && said.algorithm == nullptr && said.once == nullptr && said.prepare == nullptr) {
+    if ((said.wire == 0 || said.wire == WARREN_F32) && said.algorithm == nullptr && said.once == nullptr &&
+        said.prepare == nullptr) {
       return std::string();
     }
     return Status(Code::kInvalidArgument,
@@ -502,15 +520,8 @@ Status fits(const Places& places, const char* which, const std::vector<std::byte
 
 extern "C" {
 
-void warren_options_init(warren_options* options) {
-  if (options == nullptr) return;
-  std::memset(options, 0, sizeof *options);
-  options->struct_size = sizeof *options;
-  options->log_level = -1;
-  options->replicas = -1;
-  options->fusion_bytes = -1;
-  options->replace_after_ms = -1;
-  options->grace_ms = -1;
+void warren_options_init_sized(warren_options* options, size_t size) {
+  give_sized(options, all_defaults(), size);
 }
 
 warren_code warren_options_set(warren_options* options, const char* name, const char* value) {
@@ -533,10 +544,8 @@ warren_code warren_options_set(warren_options* options, const char* name, const 
   });
 }
 
-void warren_call_options_init(warren_call_options* options) {
-  if (options == nullptr) return;
-  std::memset(options, 0, sizeof *options);
-  options->struct_size = sizeof *options;
+void warren_call_options_init_sized(warren_call_options* options, size_t size) {
+  give_sized(options, warren_call_options{}, size);
 }
 
 const char* warren_version(void) {
@@ -553,7 +562,7 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
   return guarded([&]() -> Status {
     warren_options all;
     if (options != nullptr) {
-      const auto read = of_this_version(*options, &warren_options_init, "options");
+      const auto read = of_this_version(*options, all_defaults(), "warren_options_init");
       if (!read.ok()) return read.status();
       all = read.value();
       options = &all;

@@ -145,30 +145,46 @@ Status Checkpoints::log(const RecordKey& key, const RecordInfo& info, std::span<
   return {};
 }
 
+// Not to be mixed with what this life knows: it votes for nothing any more.
+void Checkpoints::contradict(const RecordKey& key, const std::string& how) {
+  if (!contradiction_.ok()) return;
+  const bool local = key.kind == RecordKind::kLocal;
+  contradiction_ = {Code::kUnavailable,
+                    "an earlier life of a worker has logged another " +
+                        (local ? "local state of rank " + std::to_string(key.round.sequence.value) : "global state") +
+                        " of " + name_of(key.round.version) + ", which is not committed: " + how +
+                        "; the two must not be mixed, so all ranks go back to the checkpoint before"};
+  if (failure_.ok()) failure_ = contradiction_;
+}
+
+// It may come from a life that is over, and whose next one has made something else.
+void Checkpoints::look_at_pulled(const Pull& pull, const RecordInfo& info, std::span<const std::byte> bytes) {
+  compare_with_the_dead(pull.key, info, pull.begin, bytes);
+  const auto pending =
+      std::ranges::find(pending_, pull.key.round.version, [](const Pending& p) { return p.known.version; });
+  if (pending == pending_.end()) return;
+  if (pull.key.kind == RecordKind::kLocal) {
+    pending->copies[static_cast<std::uint32_t>(pull.key.round.sequence.value)] = hash_of_state(bytes);
+  } else if (pending->hashes.contradicts(pull.begin, bytes)) {
+    contradict(pull.key, "what has come from another rank differs from what this rank has given");
+  }
+}
+
 // What a dead life of the host has logged of a version before it was committed may serve whoever loads it. Its next
 // life may have made something else, which nobody may mix with that.
 void Checkpoints::compare_with_the_dead(const RecordKey& key, const RecordInfo& info, std::uint64_t at,
                                         std::span<const std::byte> bytes) {
-  const auto differs = [&](const std::string& how) {
-    contradicted_ = true;
-    if (!failure_.ok()) return;
-    const bool local = key.kind == RecordKind::kLocal;
-    failure_ = {Code::kUnavailable,
-                "an earlier life of a worker on this host has logged another " +
-                    (local ? "local state of rank " + std::to_string(key.round.sequence.value) : "global state") +
-                    " of " + name_of(key.round.version) + ", which is not committed: " + how +
-                    "; the two must not be mixed, so all ranks go back to the checkpoint before"};
-  };
   HostLogReader& reader = recall_.reader();
   // What the living say of it their votes tell.
   if (!reader.recorded_by_others(key, recall_.replayer().host_lives())) return;
   const auto known = reader.info(key);
-  if (!known.ok()) return differs(known.status().describe());
+  if (!known.ok()) return contradict(key, known.status().describe());
   if (!known.value()) return;
   if (known.value()->total_bytes != info.total_bytes) {
-    return differs(std::to_string(known.value()->total_bytes) + " bytes, and now " + std::to_string(info.total_bytes));
+    return contradict(
+        key, std::to_string(known.value()->total_bytes) + " bytes, and now " + std::to_string(info.total_bytes));
   }
-  if (*known.value() != info) return differs("with a local state in one of them");
+  if (*known.value() != info) return contradict(key, "with a local state in one of them");
   const std::uint64_t end = at + bytes.size();
   std::vector<std::byte> theirs;
   const Ranges dead = reader.held_within(key, at, end).minus(held_by_living(key));
@@ -176,7 +192,7 @@ void Checkpoints::compare_with_the_dead(const RecordKey& key, const RecordInfo& 
     theirs.resize(i.end - i.begin);
     if (!reader.read(key, i.begin, theirs)) continue;  // dropped meanwhile
     if (std::ranges::equal(theirs, bytes.subspan(i.begin - at, theirs.size()))) continue;
-    return differs("bytes " + std::to_string(i.begin) + " to " + std::to_string(i.end) + " differ");
+    return contradict(key, "bytes " + std::to_string(i.begin) + " to " + std::to_string(i.end) + " differ");
   }
 }
 
@@ -218,6 +234,7 @@ Result<Checkpoints::Pending> Checkpoints::log_state(Version version, std::span<c
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(version));
   Pending pending{taken, std::move(hashes)};
   if (engine_.plan().shrinks) pending.state.assign(global.begin(), global.end());
+  if (local != nullptr) pending.local_hash = hash_of_state(*local);
   return pending;
 }
 
@@ -235,13 +252,25 @@ bool Checkpoints::may_take() const {
   return !owes_state_ && (pending_.empty() || (tracker_away_ && has_room_for_another()));
 }
 
+// How many versions may be pending, so that reports of all ranks, and a plan's frontier, can say where they are. A rank
+// knows the groups that it is in: as if all others were in as many others.
+std::size_t Checkpoints::most_pending() const {
+  const std::uint64_t ranks = engine_.plan().world_size, groups = engine_.groups();
+  const std::uint64_t in_frontier = 1 + (groups - 1) * ranks;
+  const std::uint64_t in_reports = groups * ranks * limits::kMaxPositionBytes;
+  const std::uint64_t most =
+      std::min(limits::kMaxLoggedPositions / in_frontier, limits::kMaxPositionBytesPerJob / 2 / in_reports);
+  // Those that are committed or begun have positions too.
+  return std::min<std::uint64_t>(limits::kMaxPendingVersions, most < 3 ? 0 : most - 3);
+}
+
 // A log that is full gives up results, which only a commit makes good again: so the next version should fit, and the
 // one that then waits.
 bool Checkpoints::has_room_for_another() const {
   std::uint64_t held = recall_.log().bytes_held();
   for (const Pending& pending : pending_) held += pending.state.size();
   const std::uint64_t a_version = held / (pending_.size() + 1);
-  return pending_.size() < limits::kMaxPendingVersions && engine_.has_room_for_version() &&
+  return pending_.size() < most_pending() && engine_.has_room_for_version() &&
          held + 2 * a_version <= recall_.log().budget_bytes();
 }
 
@@ -400,6 +429,8 @@ void Checkpoints::install() {
     for (Pending& pending : pending_) log_again(pending);
   }
   if (!pending_.empty()) work_for_vote();
+  // It was told to an epoch that was ending.
+  if (!contradiction_.ok()) failure_ = contradiction_;
 }
 
 void Checkpoints::committed(Version version, Timeline timeline) {
@@ -440,7 +471,7 @@ void Checkpoints::advance() {
     if (status.ok()) {
       const std::vector<std::byte>& bytes = pull.key.kind == RecordKind::kLocal ? done->bytes : pull.bytes;
       // What is committed the dead have held too.
-      if (pull.key.round.version > committed_) compare_with_the_dead(pull.key, *done->info, pull.begin, bytes);
+      if (pull.key.round.version > committed_) look_at_pulled(pull, *done->info, bytes);
       status = recall_.log().publish(pull.key, *done->info, pull.begin, bytes);
     }
     if (!status.ok()) {
@@ -507,6 +538,7 @@ std::string Checkpoints::describe_wait() const {
     return "rank " + std::to_string(engine_.plan().self.value) + " waits for " + std::to_string(come) + " bytes of " +
            name_of(coming_.known.version) + ", which are on their way from a GPU to its log";
   }
+  if (!contradiction_.ok()) return "checkpoint waits until the job goes back: " + contradiction_.describe();
   const Version oldest = pending_.empty() ? engine_.version() : pending_.front().known.version;
   std::string lacks;
   for (const auto& [id, pull] : pulls_) {
@@ -532,22 +564,30 @@ bool Checkpoints::lacks_of_oldest() const {
 }
 
 std::optional<WorkerMachine::StateWord> Checkpoints::take_state_word() {
-  if (told_ || voted_ || contradicted_ || pending_.empty() || !lacks_of_oldest()) return std::nullopt;
+  if (told_ || voted_ || !contradiction_.ok() || pending_.empty() || !lacks_of_oldest()) return std::nullopt;
   told_ = true;
   const Known& oldest = pending_.front().known;
   return WorkerMachine::StateWord{engine_.plan().epoch, oldest.timeline, oldest.version, state_digest()};
 }
 
 std::optional<WorkerMachine::Vote> Checkpoints::take_vote() {
-  if (voted_ || contradicted_ || pending_.empty() || lacks_of_oldest()) return std::nullopt;
+  if (voted_ || !contradiction_.ok() || pending_.empty() || lacks_of_oldest()) return std::nullopt;
   voted_ = true;
   const Known& oldest = pending_.front().known;
-  return WorkerMachine::Vote{engine_.plan().epoch,
-                             oldest.timeline,
-                             oldest.version,
-                             state_digest(),
-                             engine_.positions_of(Version(oldest.version.value - 1)),
-                             engine_.setups_done()};
+  WorkerMachine::Vote vote{engine_.plan().epoch,
+                           oldest.timeline,
+                           oldest.version,
+                           state_digest(),
+                           engine_.positions_of(Version(oldest.version.value - 1)),
+                           engine_.setups_done()};
+  vote.local_hash = pending_.front().local_hash;
+  for (const auto& [rank, hash] : pending_.front().copies) {
+    if (vote.copies.size() == limits::kMaxLocalCopies) break;
+    wire::LocalCopy& copy = vote.copies.emplace_back();
+    copy.set_rank(rank);
+    copy.set_hash(hash);
+  }
+  return vote;
 }
 
 wire::StateDigest Checkpoints::state_digest() const {

@@ -145,6 +145,8 @@ class Checkpoints {
     StateHashes hashes;
     // Its global state, where ranks may be lost for good before they have logged their share of it.
     std::vector<std::byte> state = {};
+    std::uint64_t local_hash = 0;                     // of the local state; 0: none, or it came in parts
+    std::map<std::uint32_t, std::uint64_t> copies{};  // of other ranks' local states that were pulled: hashes, by rank
   };
   struct Pull {
     RecordKey key;
@@ -153,11 +155,14 @@ class Checkpoints {
   };
   [[nodiscard]] Status log(const RecordKey& key, const RecordInfo& info, std::span<const std::byte> state,
                            const Ranges& bytes);
+  void contradict(const RecordKey& key, const std::string& how);
+  void look_at_pulled(const Pull& pull, const RecordInfo& info, std::span<const std::byte> bytes);
   void compare_with_the_dead(const RecordKey& key, const RecordInfo& info, std::uint64_t at,
                              std::span<const std::byte> bytes);
   [[nodiscard]] Result<Pending> log_state(Version version, std::span<const std::byte> global,
                                           const std::span<const std::byte>* local, StateHashes hashes);
   [[nodiscard]] Status log_and_hash(const Known& taken, std::span<const std::byte> state, StateHashes& hashes);
+  [[nodiscard]] std::size_t most_pending() const;
   [[nodiscard]] bool has_room_for_another() const;
   [[nodiscard]] bool lacks_of_oldest() const;
   [[nodiscard]] wire::StateDigest state_digest() const;
@@ -199,7 +204,7 @@ class Checkpoints {
   Known loading_, base_;         // base_: the committed one, once this life has it
   std::deque<Pending> pending_;  // oldest first: that one is voted for
   bool tracker_away_ = false;
-  bool contradicted_ = false;  // by what a dead life has logged: this life votes for nothing any more
+  Status contradiction_;  // by what a dead life has logged: this life votes for nothing any more
   Version committed_;
   Timeline committed_timeline_;
   bool owes_state_ = false;

@@ -193,6 +193,8 @@ class Engine {
   // What older ones have logged is obsolete.
   [[nodiscard]] Timeline oldest_timeline() const;
   [[nodiscard]] Status begin_version(Version version);
+  // That this rank is in, the world's among them.
+  [[nodiscard]] std::size_t groups() const { return groups_.size(); }
   // A report can hold how many rounds each group has done, with one version more.
   [[nodiscard]] bool has_room_for_version() const;
   // Rounds done in `version`, closed, by group.

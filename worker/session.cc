@@ -588,7 +588,10 @@ Status Session::start_log() {
 
 // One that spills has room on its disk, which warns of its own end.
 void Session::say_half_full() {
-  if (host_log_->spills() || std::exchange(said_half_full_, true)) return;
+  // Where versions are pending it is the tracker that is missed, which is said elsewhere.
+  if (host_log_->spills() || (checkpoints_ && checkpoints_->pending() > 1) || std::exchange(said_half_full_, true)) {
+    return;
+  }
   const std::uint64_t rounds = board_.rounds_finished.load(std::memory_order_relaxed) - gathers_.rounds;
   const std::int64_t ms = std::max<std::int64_t>(1, now() - gathers_.since);
   log_(WARREN_LOG_WARNING, "rank " + std::to_string(self_.value) + "'s log is half full after " + rounds_text(rounds) +

@@ -11,12 +11,12 @@ namespace {
 
 static_assert(limits::kStatePieceBytes % StateHashes::kBlockBytes == 0, "blocks make up what a digest has a hash for");
 
-std::uint64_t hash_of(std::span<const std::byte> bytes) {
+}  // namespace
+
+std::uint64_t hash_of_state(std::span<const std::byte> bytes) {
   const std::uint64_t hash = xxh3(bytes);
   return hash == 0 ? 1 : hash;
 }
-
-}  // namespace
 
 StateHashes::StateHashes(std::uint64_t state_bytes)
     : state_bytes_(state_bytes), hashes_((state_bytes + kBlockBytes - 1) / kBlockBytes) {}
@@ -31,7 +31,7 @@ Interval StateHashes::block(std::uint64_t index) const {
 }
 
 void StateHashes::add(std::uint64_t index, std::span<const std::byte> bytes) {
-  hashes_[index] = hash_of(bytes);
+  hashes_[index] = hash_of_state(bytes);
 }
 
 void StateHashes::add_outside(const Ranges& bytes, std::span<const std::byte> state) {
@@ -39,6 +39,15 @@ void StateHashes::add_outside(const Ranges& bytes, std::span<const std::byte> st
     const Interval b = block(i);
     if (!bytes.covers(b.begin, b.end)) add(i, state.subspan(b.begin, b.end - b.begin));
   }
+}
+
+bool StateHashes::contradicts(std::uint64_t at, std::span<const std::byte> bytes) const {
+  for (std::uint64_t i = (at + kBlockBytes - 1) / kBlockBytes; i < blocks(); ++i) {
+    const Interval b = block(i);
+    if (b.end > at + bytes.size()) break;
+    if (has(i) && hashes_[i] != hash_of_state(bytes.subspan(b.begin - at, b.end - b.begin))) return true;
+  }
+  return false;
 }
 
 wire::StateDigest StateHashes::digest(bool has_local, std::uint32_t world_size) const {
@@ -51,7 +60,7 @@ wire::StateDigest StateHashes::digest(bool has_local, std::uint32_t world_size) 
   for (std::uint64_t first = 0; first < blocks(); first += together) {
     const auto these = std::span(hashes_).subspan(first, std::min(together, blocks() - first));
     const bool whole = std::ranges::find(these, 0u) == these.end();
-    d.add_hashes(whole ? hash_of(std::as_bytes(these)) : 0);
+    d.add_hashes(whole ? hash_of_state(std::as_bytes(these)) : 0);
   }
   return d;
 }

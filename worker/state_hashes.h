@@ -12,6 +12,9 @@
 
 namespace warren::worker {
 
+// Of bytes in one piece; never 0.
+[[nodiscard]] std::uint64_t hash_of_state(std::span<const std::byte> bytes);
+
 class StateHashes {
  public:
   // So small that a block is still in the processor's own cache when it is copied after it was hashed; as large as the
@@ -31,6 +34,8 @@ class StateHashes {
   void add(std::uint64_t index, std::span<const std::byte> bytes);
   // Hashes the blocks of `state` of which something lies outside `bytes`.
   void add_outside(const Ranges& bytes, std::span<const std::byte> state);
+  // Whether `bytes`, which begin at `at`, hold a block of another hash than it has here.
+  [[nodiscard]] bool contradicts(std::uint64_t at, std::span<const std::byte> bytes) const;
   // Makes what a vote says: one hash stands for several blocks.
   [[nodiscard]] wire::StateDigest digest(bool has_local, std::uint32_t world_size) const;
 

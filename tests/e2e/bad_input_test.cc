@@ -580,6 +580,23 @@ TEST(BadInput, OptionsOfAnotherVersion) {
   EXPECT_EQ(warren_create(nullptr, nullptr), WARREN_INVALID_ARGUMENT);
 }
 
+// A program that was compiled with an older header, whose structs are smaller: nothing is written beyond them, and what
+// it does not know has its default.
+TEST(BadInput, OptionsOfAnOlderHeaderAreTaken) {
+  constexpr std::size_t kOld = offsetof(warren_options, settings);
+  alignas(warren_options) std::array<std::byte, sizeof(warren_options)> memory;
+  memory.fill(std::byte{0xab});
+  auto* const old = reinterpret_cast<warren_options*>(memory.data());
+  warren_options_init_sized(old, kOld);
+  EXPECT_EQ(old->struct_size, kOld);
+  EXPECT_TRUE(std::all_of(memory.begin() + kOld, memory.end(), [](std::byte b) { return b == std::byte{0xab}; }));
+  EXPECT_EQ(warren_options_set(old, "attempt", "1"), WARREN_INVALID_ARGUMENT) << "it has no room for that";
+  old->tracker = "nowhere:port";
+  warren_comm* comm = nullptr;
+  EXPECT_EQ(warren_create(old, &comm), WARREN_INVALID_ARGUMENT);
+  EXPECT_THAT(warren_last_error(), HasSubstr("tracker")) << "the options were read";
+}
+
 TEST(BadInput, RubbishOnTheTrackersPortDisturbsNobody) {
   Cluster cluster;
   cluster.run_well(2, [&](Communicator& comm) {

@@ -137,9 +137,10 @@ TEST(Frontier, MoreThanAPlanCanHoldIsAnError) {
       said[i].positions.push_back(position(0, 1, false, {}, g * 2 + i));
     }
   }
-  EXPECT_EQ(merged(said),
-            "exhausted: the job stands in 32768 groups and versions and 0 pieces of results, more than a plan can hold "
-            "(16384 and 65536)");
+  EXPECT_EQ(
+      merged(said),
+      "unavailable: the job stands in 32768 groups and versions and 0 pieces of results, more than a plan can hold "
+      "(16384 and 65536)");
 }
 
 std::string merged_setups(const std::vector<std::vector<wire::Setup>>& said,

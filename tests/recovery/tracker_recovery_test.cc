@@ -571,6 +571,34 @@ TEST(TrackerRecovery, AVersionIsCommittedWhenAllHaveVotedAndIsPersistedFirst) {
   EXPECT_EQ(t.machine().view({}).committed, Version(2));
 }
 
+// A rank has pulled another one's local state, that one has died, and its next life has given something else.
+TEST(TrackerRecovery, ACopyOfAnEarlierLifesLocalStateIsNotCommitted) {
+  for (const std::uint64_t held : {71u, 70u}) {
+    Logged t;
+    const auto vote = [&](std::uint64_t life, std::uint64_t local, std::optional<std::uint32_t> copy) {
+      wire::Envelope e = from_worker(life);
+      wire::Vote& v = *e.mutable_vote();
+      v.set_epoch(1);
+      v.set_version(2);
+      v.set_local_hash(local);
+      if (copy) {
+        v.add_copies()->set_rank(*copy);
+        v.mutable_copies(0)->set_hash(held);
+      }
+      return t.send(std::move(e));
+    };
+    EXPECT_EQ(vote(10, 70, std::nullopt), "");
+    const std::string text = vote(11, 80, 0);
+    if (held == 70) {
+      EXPECT_NE(text.find("committed 2"), std::string::npos) << text;
+      continue;
+    }
+    EXPECT_NE(text.find("holds another local state of rank 0"), std::string::npos) << text;
+    EXPECT_NE(text.find("which is not committed"), std::string::npos) << text;
+    EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
+  }
+}
+
 TEST(TrackerRecovery, ARestartedTrackerHasNoVotesUntilTheyAreRepeated) {
   Logged t;
   (void)t.vote(10, 2);

@@ -322,6 +322,7 @@ class World {
     }
     return true;
   }
+  std::map<int, WorkerMachine::Vote> newest_votes;  // by rank
   bool step() {
     bool moved = connect();
     for (auto& n : nodes_) {
@@ -333,7 +334,11 @@ class World {
         (void)n->engine.take_done_elsewhere();
       }
       n->checkpoints->advance();
-      if (auto vote = n->checkpoints->take_vote()) votes_[n->engine.plan().self.value] = vote->version;
+      if (auto vote = n->checkpoints->take_vote()) {
+        const std::int32_t rank = n->engine.plan().self.value;
+        votes_[rank] = vote->version;
+        newest_votes.insert_or_assign(rank, *std::move(vote));
+      }
       if (const auto gap = n->engine.take_gap()) {
         gaps.push_back(gap->reason);
         gap_renumbers = gap->renumbers;
@@ -2562,6 +2567,41 @@ TEST(PendingCheckpoints, WaitForATrackerThatIsAway) {
   // The versions that rank 0 has taken are committed as the others come to them.
   for (const int r : {1, 2}) ASSERT_TRUE(take(r).ok());
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).newest_committed() == version_of_program(5); }));
+}
+
+// Rank 0's machine is lost when rank 1 has a copy of its local state, and its next life gives another one: their votes
+// tell, and nobody who has both may mix them.
+TEST(StateOfADeadLife, AVoteTellsOfWhichLocalStateARankHasACopy) {
+  World::Options options;
+  options.size = 3;
+  options.hosts = {0, 1, 2};
+  World world(options);
+  load_all(world, {0, 1, 2});
+  const std::vector<std::byte> global(1000, std::byte{1}), first(5000, std::byte{2}), second(5000, std::byte{3});
+  const auto take = [&](int r, const std::vector<std::byte>& mine) {
+    const std::span<const std::byte> local = mine;
+    ASSERT_TRUE(world.checkpoints(r).take(global, &local).ok());
+  };
+  for (const int r : {0, 1}) take(r, first);
+  for (int i = 0; i < 3000; i++) (void)world.step();
+  world.kill(0);
+  world.move(0, 3);
+  world.next_epoch({0});
+  load_all(world, {0});
+  take(0, second);
+  const auto& votes = world.newest_votes;
+  take(2, first);
+  ASSERT_TRUE(world.run([&] { return votes.size() == 3; }));
+  std::size_t copies = 0;
+  for (const auto& [rank, vote] : votes) {
+    for (const wire::LocalCopy& copy : vote.copies) {
+      if (copy.rank() != 0) continue;
+      ++copies;
+      EXPECT_EQ(copy.hash(), hash_of_state(first));
+    }
+  }
+  EXPECT_EQ(votes.at(0).local_hash, hash_of_state(second));
+  EXPECT_EQ(copies, 1u);
 }
 
 // A sum in place of `count` times the rank's number, counted from one.

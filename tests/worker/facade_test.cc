@@ -84,7 +84,7 @@ warren_code record(Call call, const warren_call_options* said, warren_handle** h
 #define SITE __builtin_return_address(0)
 
 extern "C" {
-void warren_options_init(warren_options* options) {
+void warren_options_init_sized(warren_options* options, size_t) {
   *options = warren_options{};
   options->struct_size = sizeof(*options);
   options->log_level = -1;
@@ -93,7 +93,7 @@ void warren_options_init(warren_options* options) {
   options->replace_after_ms = -1;
   options->grace_ms = -1;
 }
-void warren_call_options_init(warren_call_options* options) {
+void warren_call_options_init_sized(warren_call_options* options, size_t) {
   *options = warren_call_options{};
   options->struct_size = sizeof(*options);
 }

@@ -22,10 +22,10 @@ int fake_min_workers = 0;
 struct warren_comm {};
 
 extern "C" {
-void warren_options_init(warren_options* options) {
+void warren_options_init_sized(warren_options* options, size_t) {
   *options = warren_options{};
 }
-void warren_call_options_init(warren_call_options* options) {
+void warren_call_options_init_sized(warren_call_options* options, size_t) {
   *options = warren_call_options{};
 }
 const char* warren_last_error(void) {

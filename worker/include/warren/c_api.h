@@ -8,13 +8,16 @@
  * Threads: one thread at a time may call functions of one communicator and of those split from it (another thread may
  * take over if the two synchronize); a call that finds another one inside fails with WARREN_INVALID_ARGUMENT.
  * Different communicators made by warren_create are independent.
+ *
  * Functions of the program's: the library calls them in the middle of a call, and they should not throw. A prepare
  * function, or that of a lazy checkpoint, returns 0, or anything else where it has failed: that, or what it throws,
  * ends this worker's life in the job. The call that it was run for fails with WARREN_INTERNAL, and so do all that
  * follow; the other ranks wait for its next life, and nothing of what the function had written reaches them. Reductions
- * and callbacks must not throw. Fork: a child process must not use a communicator that its parent made; calls there
- * fail with WARREN_CLOSED. A child that lives on without exec keeps the parent's connections open: if the parent then
- * dies, the other ranks notice after the round timeout instead of at once.
+ * and callbacks must not throw.
+ *
+ * Fork: a child process must not use a communicator that its parent made; calls there fail with WARREN_CLOSED. A child
+ * that lives on without exec keeps the parent's connections open: if the parent then dies, the other ranks notice after
+ * the round timeout instead of at once.
  */
 #ifndef WARREN_C_API_H_
 #define WARREN_C_API_H_
@@ -143,7 +146,11 @@ typedef struct warren_options {
   size_t settings_count;
 } warren_options;
 
-WARREN_API void warren_options_init(warren_options* options);
+/* `size`: of the struct as the program knows it, which an older header may have made smaller than this library's. */
+WARREN_API void warren_options_init_sized(warren_options* options, size_t size);
+static inline void warren_options_init(warren_options* options) {
+  warren_options_init_sized(options, sizeof *options);
+}
 /* Gives a setting by its name in docs/settings.md, also one that has no member above, or a switch that is to be off
  * whatever the variables say ("0"). The strings are kept as they are: they must be there until warren_create has
  * returned. Again: the newer value counts. WARREN_INVALID_ARGUMENT: there is no setting of this name. */
@@ -304,7 +311,10 @@ typedef struct warren_call_options {
   int32_t (*prepare)(void* context);
   void* prepare_context;
 } warren_call_options;
-WARREN_API void warren_call_options_init(warren_call_options* options);
+WARREN_API void warren_call_options_init_sized(warren_call_options* options, size_t size);
+static inline void warren_call_options_init(warren_call_options* options) {
+  warren_call_options_init_sized(options, sizeof *options);
+}
 
 /* Set-up rounds (warren_call_options.once): collectives that a process needs once, such as a schema or a sketch of the
  * data, and that a process which is started again needs again although the others are in the middle of a later version.

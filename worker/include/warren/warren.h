@@ -551,7 +551,8 @@ struct Place : warren_place {
 };
 
 // The collectives of a communicator, each made with what once(), wire() and algorithm() have said.
-// Counts are elements; buffers that are asynchronous stay untouched until the handle has finished.
+// Counts are elements; buffers that are asynchronous stay untouched until the handle has finished. Keeps the
+// communicator alive, and so the job, which is left when this is gone too.
 class Calls {
  public:
   // A set-up round of this name: comm.once("sketch").allgather(…). Its result is kept for as long as the job lasts; a
