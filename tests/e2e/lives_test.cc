@@ -166,7 +166,8 @@ TEST(Lives, ANewLifeGetsTheResultOfASetUpRoundAlone) {
     EXPECT_EQ(second.once("sketch").allreduce(999), 107);
     checkpoints_from(second, version);
     EXPECT_EQ(second.allreduce(1), 3);
-    EXPECT_THROW((void)second.split(0)->once("late"), Error) << "a life that loads a later version has no such group";
+    EXPECT_THROW((void)second.split(0)->once("late").allreduce(1), Error)
+        << "a life that loads a later version has no such group";
     second.finalize();
   };
   const auto one_life = [&] {

@@ -223,7 +223,7 @@ TEST(Shrink, WhatNeedsAllRanksIsRefusedAndTheOthersAreNotDisturbed) {
         expect_refused([&] { comm.allreduce(std::span(one), Op::sum, [] {}); }, "a prepare function");
         expect_refused([&] { (void)comm.wire(Wire::f16).allreduce(1.0f); }, "a wire type, or a buffer on a GPU");
         expect_refused([&] { (void)comm.split(0); }, "split");
-        expect_refused([&] { (void)comm.once("sketch"); }, "once_next");
+        expect_refused([&] { (void)comm.once("sketch").allreduce(1); }, "a set-up round");
         expect_refused([&] { (void)comm.fuse(); }, "fusion_begin");
         const auto bytes = std::as_bytes(std::span(one));
         expect_refused([&] { comm.checkpoint(bytes, bytes); }, "a checkpoint with local states");
