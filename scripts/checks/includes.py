@@ -85,6 +85,8 @@ def _check_file(name: pathlib.Path, text: str) -> list[str]:
         elif top == "warren":
             if folder in {"recovery", "storage", "tracker"}:
                 problems.append(f"{where}: {folder}/ may not include the worker's public header '{target}'")
+            elif folder == "python" and target != "warren/c_api.h":
+                problems.append(f"{where}: python/ lies over warren/c_api.h alone, not '{target}'")
         elif top in FOLDERS and not _allowed(folder, target):
             problems.append(f"{where}: {folder}/ may not include {top}/ ('{target}'); it may include "
                             f"{', '.join(sorted(MAY_INCLUDE[folder])) or 'nothing of ours but itself'}")

@@ -76,6 +76,13 @@ class Includes(TreeTest):
         self.write("worker/rabit/include/rabit/serializable.h", "#include <dmlc/io.h>\n")
         self.assertEqual(includes.check(self.root), [])
 
+    def test_the_python_package_lies_over_the_c_interface_alone(self):
+        for include in ('"warren/warren.h"', '"recovery/ids.h"'):
+            self.write("python/src/a.cc", f'#include "warren/c_api.h"\n#include {include}\n')
+            self.assert_problem(includes.check(self.root), "python/src/a.cc:2")
+        self.write("python/src/a.cc", '#include "python/src/a.h"\n#include "warren/c_api.h"\n')
+        self.assertEqual(includes.check(self.root), [])
+
     def test_a_new_folder_needs_a_line_in_the_table(self):
         self.write("misc/a.cc", "")
         self.assert_problem(includes.check(self.root), "misc/")

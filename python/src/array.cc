@@ -1,0 +1,237 @@
+#include "python/src/array.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace nb = nanobind;
+
+namespace warren_python {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "formats are read for little-endian machines");
+
+struct TypeName {
+  warren_type type;
+  const char* name;
+};
+constexpr std::array<TypeName, 10> kTypes{{{WARREN_I8, "int8"},
+                                           {WARREN_U8, "uint8"},
+                                           {WARREN_I32, "int32"},
+                                           {WARREN_U32, "uint32"},
+                                           {WARREN_I64, "int64"},
+                                           {WARREN_U64, "uint64"},
+                                           {WARREN_F16, "float16"},
+                                           {WARREN_BF16, "bfloat16"},
+                                           {WARREN_F32, "float32"},
+                                           {WARREN_F64, "float64"}}};
+
+std::optional<warren_type> integer(bool is_signed, std::size_t bytes) {
+  switch (bytes) {
+    case 1: return is_signed ? WARREN_I8 : WARREN_U8;
+    case 4: return is_signed ? WARREN_I32 : WARREN_U32;
+    case 8: return is_signed ? WARREN_I64 : WARREN_U64;
+    default: return std::nullopt;
+  }
+}
+
+// The element type of a format of the buffer protocol (the module `struct` has the table).
+std::optional<warren_type> type_of_format(const char* format, std::size_t bytes) {
+  if (format == nullptr) return WARREN_U8;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (*format == '\0' || format[1] != '\0') return std::nullopt;
+  switch (*format) {
+    case 'b':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n': return integer(true, bytes);
+    case 'B':
+    case 'c':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N': return integer(false, bytes);
+    case 'e': return WARREN_F16;
+    case 'f': return WARREN_F32;
+    case 'd': return WARREN_F64;
+    default: return std::nullopt;
+  }
+}
+
+std::optional<warren_type> type_of_dlpack(nb::dlpack::dtype type) {
+  if (type.lanes != 1) return std::nullopt;
+  switch (static_cast<nb::dlpack::dtype_code>(type.code)) {
+    case nb::dlpack::dtype_code::Int: return integer(true, type.bits / 8U);
+    case nb::dlpack::dtype_code::UInt: return integer(false, type.bits / 8U);
+    case nb::dlpack::dtype_code::Float:
+      if (type.bits == 16) return WARREN_F16;
+      if (type.bits == 32) return WARREN_F32;
+      if (type.bits == 64) return WARREN_F64;
+      return std::nullopt;
+    case nb::dlpack::dtype_code::Bfloat: return type.bits == 16 ? std::optional(WARREN_BF16) : std::nullopt;
+    default: return std::nullopt;
+  }
+}
+
+std::string describe(nb::handle object) {
+  std::string text = nb::type_name(object.type()).c_str();
+  const auto text_of = [&](const char* name) {
+    const nb::object value = object.attr(name);
+    return std::string(nb::str(nb::handle(value)).c_str());
+  };
+  if (nb::hasattr(object, "dtype")) text += " of " + text_of("dtype");
+  if (nb::hasattr(object, "shape")) text += ", shape " + text_of("shape");
+  return text;
+}
+
+[[noreturn]] void wrong_type(nb::handle object, const char* argument) {
+  throw nb::type_error(
+      (std::string(argument) + " is " + describe(object) +
+       "; the element types are int8, uint8, int32, uint32, int64, uint64, float16, bfloat16, float32 and "
+       "float64, in the byte order of this machine")
+          .c_str());
+}
+
+[[noreturn]] void not_contiguous(nb::handle object, const char* argument, Access access) {
+  throw nb::value_error((std::string(argument) + " is not C-contiguous (" + describe(object) + "); " +
+                         (access == Access::kRead ? "give numpy.ascontiguousarray of it"
+                                                  : "results can be written to contiguous arrays alone"))
+                            .c_str());
+}
+
+[[noreturn]] void read_only(nb::handle object, const char* argument) {
+  throw nb::value_error(
+      (std::string(argument) + " is read-only, and the call writes to it (" + describe(object) + ")").c_str());
+}
+
+bool is_numpy_bfloat16(nb::handle object) {
+  if (!nb::hasattr(object, "dtype") || !nb::hasattr(object, "view")) return false;
+  const nb::object name = nb::getattr(object.attr("dtype"), "name", nb::none());
+  return nb::isinstance<nb::str>(name) && std::strcmp(nb::cast<const char*>(name), "bfloat16") == 0;
+}
+
+}  // namespace
+
+const char* name_of(warren_type type) {
+  for (const TypeName& known : kTypes) {
+    if (known.type == type) return known.name;
+  }
+  return "?";
+}
+
+Array::Array(nb::handle object, const char* argument, Access access) {
+  if (take_buffer(object, argument, access) || take_dlpack(object, argument, access)) {
+    given_ = true;
+    return;
+  }
+  if (nb::hasattr(object, "dtype")) wrong_type(object, argument);
+  throw nb::type_error((std::string(argument) + " is " + describe(object) +
+                        "; give a NumPy array, or what has the buffer protocol or DLPack in memory of the CPU")
+                           .c_str());
+}
+
+bool Array::take_buffer(nb::handle object, const char* argument, Access access) {
+  if (!PyObject_CheckBuffer(object.ptr())) return false;
+  // Read-only and other layouts are asked for too, as errors can name them then.
+  if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) {
+    PyErr_Clear();
+    if (!is_numpy_bfloat16(object)) return false;
+    const nb::object bits = object.attr("view")("uint16");
+    if (PyObject_GetBuffer(bits.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) throw nb::python_error();
+    type_ = WARREN_BF16;
+  } else if (const auto type = type_of_format(view_.format, static_cast<std::size_t>(view_.itemsize))) {
+    type_ = *type;
+  } else {
+    PyBuffer_Release(&view_);
+    wrong_type(object, argument);
+  }
+  has_view_ = true;
+  // What throws below leaves the view to be released here: a constructor that throws runs no destructor.
+  const bool contiguous = PyBuffer_IsContiguous(&view_, 'C') != 0;
+  if (!contiguous || (access == Access::kWrite && view_.readonly != 0)) {
+    release();
+    if (!contiguous) not_contiguous(object, argument, access);
+    read_only(object, argument);
+  }
+  data_ = view_.buf;
+  count_ = static_cast<std::size_t>(view_.len / view_.itemsize);
+  shape_.assign(view_.shape, view_.shape + view_.ndim);
+  return true;
+}
+
+bool Array::take_dlpack(nb::handle object, const char* argument, Access access) {
+  if (!nb::hasattr(object, "__dlpack__")) return false;
+  const auto describe_with = [&](const auto& tensor, const void* data) {
+    const auto type = type_of_dlpack(tensor.dtype());
+    if (!type) wrong_type(object, argument);
+    if (tensor.device_type() != nb::device::cpu::value) {
+      throw nb::type_error(
+          (std::string(argument) + " is not in memory of the CPU (" + describe(object) + "); copy it there first")
+              .c_str());
+    }
+    std::int64_t expected = 1;
+    for (std::size_t i = tensor.ndim(); i-- > 0;) {
+      if (tensor.shape(i) != 1 && tensor.stride(i) != expected && tensor.size() != 0)
+        not_contiguous(object, argument, access);
+      expected *= static_cast<std::int64_t>(tensor.shape(i));
+    }
+    type_ = *type;
+    data_ = const_cast<void*>(data);
+    count_ = tensor.size();
+    for (std::size_t i = 0; i < tensor.ndim(); ++i) shape_.push_back(tensor.shape(i));
+  };
+  if (access == Access::kWrite) {
+    nb::ndarray<> tensor;
+    if (!nb::try_cast(object, tensor)) return false;
+    describe_with(tensor, tensor.data());
+    writable_ = std::move(tensor);
+  } else {
+    nb::ndarray<nb::ro> tensor;
+    if (!nb::try_cast(object, tensor)) return false;
+    describe_with(tensor, tensor.data());
+    readable_ = std::move(tensor);
+  }
+  return true;
+}
+
+Array::Array(Array&& other) noexcept {
+  *this = std::move(other);
+}
+
+Array& Array::operator=(Array&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  given_ = std::exchange(other.given_, false);
+  has_view_ = std::exchange(other.has_view_, false);
+  view_ = other.view_;
+  writable_ = std::move(other.writable_);
+  readable_ = std::move(other.readable_);
+  data_ = other.data_;
+  count_ = other.count_;
+  type_ = other.type_;
+  shape_ = std::move(other.shape_);
+  return *this;
+}
+
+void Array::release() noexcept {
+  if (std::exchange(has_view_, false)) PyBuffer_Release(&view_);
+}
+
+nb::object new_array(const std::vector<std::size_t>& shape, const Array& array, nb::handle like) {
+  // NumPy is imported when the first result needs it.
+  static const nb::handle empty = nb::object(nb::module_::import_("numpy").attr("empty")).release();
+  nb::object dtype = nb::str(name_of(array.type()));
+  if (array.type() == WARREN_BF16) {
+    if (!is_numpy_bfloat16(like)) throw nb::type_error("NumPy has no bfloat16: give out=");
+    dtype = like.attr("dtype");
+  }
+  if (shape.size() == 1) return empty(shape[0], dtype);
+  nb::list lengths;
+  for (const std::size_t length : shape) lengths.append(length);
+  return empty(nb::tuple(lengths), dtype);
+}
+
+}  // namespace warren_python

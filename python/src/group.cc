@@ -1,0 +1,75 @@
+#include "python/src/group.h"
+
+#include <set>
+
+#include "python/src/failure.h"
+
+namespace nb = nanobind;
+
+namespace warren_python {
+namespace {
+
+std::set<Job*>& living_jobs() {
+  static auto* const jobs = new std::set<Job*>();
+  return *jobs;
+}
+
+}  // namespace
+
+Job::Job(const warren_options& options) : process_(getpid()) {
+  warren_code code = WARREN_OK;
+  {
+    nb::gil_scoped_release unlocked;
+    code = warren_create(&options, &comm_);
+  }
+  check(code);
+  living_jobs().insert(this);
+}
+
+Job::~Job() {
+  living_jobs().erase(this);
+  // No call is under way: it would share this object.
+  if (comm_ == nullptr || !is_of_this_process()) return;
+  nb::gil_scoped_release unlocked;
+  warren_destroy(comm_);
+}
+
+void Job::destroy() {
+  if (comm_ == nullptr) return;
+  if (!is_of_this_process()) {
+    comm_ = nullptr;
+    return;
+  }
+  if (inside_ > 0) fail(WARREN_INVALID_ARGUMENT, "destroy: another thread is inside a call of this communicator");
+  warren_comm* const comm = comm_;
+  comm_ = nullptr;
+  nb::gil_scoped_release unlocked;
+  warren_destroy(comm);
+}
+
+void destroy_all_jobs() noexcept {
+  const std::set<Job*> jobs = living_jobs();
+  for (Job* job : jobs) {
+    try {
+      job->destroy();
+    } catch (nb::python_error& busy) {
+      // A daemon thread is inside a call: the library ends with the process.
+      busy.discard_as_unraisable("warren: at exit");
+    }
+  }
+}
+
+warren_comm* Calls::open() const {
+  if (!job->open()) fail(WARREN_CLOSED, "this communicator was destroyed, or its `with` block has ended");
+  return comm;
+}
+
+int Group::rank() const {
+  return warren_rank(open());
+}
+
+int Group::size() const {
+  return warren_world_size(open());
+}
+
+}  // namespace warren_python

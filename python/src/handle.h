@@ -1,0 +1,56 @@
+// A call with its buffers, and the handle of an asynchronous one.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "python/src/array.h"
+#include "python/src/group.h"
+#include "warren/c_api.h"
+
+namespace warren_python {
+
+// What one call reads and writes, and what it returns. Its address stays while the call is under way.
+struct Call {
+  Array in, out;
+  nanobind::object result;
+  union {
+    double real = 0;
+    std::int64_t whole;
+  } number;  // the buffer of a call on a Python number
+  enum class Kind { kResult, kReal, kWhole, kZeroDimensions } kind = Kind::kResult;
+
+  // What the call returns, once it has finished.
+  [[nodiscard]] nanobind::object finish() const;
+};
+
+// Of an asynchronous call. While it lives, so do the call's buffers.
+class Handle {
+ public:
+  Handle(std::shared_ptr<Job> job, std::unique_ptr<Call> call) : job_(std::move(job)), call_(std::move(call)) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle();
+
+  warren_handle** started() { return &handle_; }
+  // Waits for the call without the interpreter lock, and returns what it gives.
+  nanobind::object wait();
+  [[nodiscard]] bool done();
+  // A descriptor that becomes readable when the call has finished. It belongs to this object.
+  int completion_descriptor();
+
+ private:
+  struct Completion;
+  static void completed(warren_code code, const char* error, void* context);
+
+  std::shared_ptr<Job> job_;
+  std::unique_ptr<Call> call_;
+  warren_handle* handle_ = nullptr;
+  std::shared_ptr<Completion> completion_;
+};
+
+void bind_handle(nanobind::module_& module);
+
+}  // namespace warren_python

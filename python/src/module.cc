@@ -1,0 +1,128 @@
+// The extension module warren._core: the C interface for the package, which lies over it in Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "python/src/call_site.h"
+#include "python/src/checkpoint.h"
+#include "python/src/collectives.h"
+#include "python/src/failure.h"
+#include "python/src/group.h"
+#include "python/src/handle.h"
+#include "python/src/options.h"
+
+namespace nb = nanobind;
+
+namespace warren_python {
+namespace {
+
+// A new communicator of a group, or None for a rank that belongs to none.
+nb::object split(const Group& self, int color, int key) {
+  warren_comm* const comm = self.open();
+  warren_comm* made = nullptr;
+  warren_code code = WARREN_OK;
+  {
+    const InsideCall inside(*self.job);
+    code = warren_split(comm, color, key, &made);
+  }
+  check(code);
+  if (made == nullptr) return nb::none();
+  Group group;
+  group.job = self.job;
+  group.comm = made;
+  return nb::cast(group);
+}
+
+Once once(const Group& self, const std::string& name) {
+  if (name.empty() || name.size() > 128) throw nb::value_error("once: name has 1 to 128 bytes");
+  Once calls;
+  calls.job = self.job;
+  calls.comm = self.comm;
+  calls.once = name;
+  return calls;
+}
+
+bool once_known(const Group& self, const std::string& name) {
+  warren_comm* const comm = self.open();
+  std::int32_t known = 0;
+  warren_code code = WARREN_OK;
+  {
+    const InsideCall inside(*self.job);
+    code = warren_once_known(comm, name.c_str(), &known);
+  }
+  check(code);
+  return known != 0;
+}
+
+void finalize(const Communicator& self) {
+  warren_comm* const comm = self.open();
+  warren_code code = WARREN_OK;
+  {
+    const InsideCall inside(*self.job);
+    code = warren_finalize(comm);
+  }
+  check(code);
+}
+
+void bind_group(nb::class_<Group, Calls>& group) {
+  group.def_prop_ro("rank", &Group::rank, "This worker's number in the communicator, from 0.")
+      .def_prop_ro("size", &Group::size, "How many ranks the communicator has.")
+      .def_prop_ro(
+          "local_rank", [](const Group& self) { return warren_local_rank(self.open()); },
+          "This worker's number among the ranks of the communicator on its host, from 0.")
+      .def_prop_ro(
+          "local_size", [](const Group& self) { return warren_local_size(self.open()); },
+          "How many ranks of the communicator are on this host.")
+      .def("split", split, nb::arg("color"), nb::arg("key") = 0,
+           nb::sig("def split(self, color: int, key: int = 0) -> Group | None"),
+           "Collective. Ranks with one color make a new communicator, ordered by (key, rank); color -1: None.")
+      .def("once", once, nb::arg("name"),
+           "An object whose collectives are set-up rounds of this name: their results are kept for as long as the job "
+           "lasts, and a process that is started again gets them at once.")
+      .def("once_known", once_known, nb::arg("name"), "Whether the job knows a set-up round of this name.");
+}
+
+void bind_communicator(nb::class_<Communicator, Group>& communicator) {
+  communicator
+      .def(
+          "__init__",
+          [](Communicator* self, const nb::dict& options) {
+            const Options read(options);
+            auto job = std::make_shared<Job>(read.get());
+            new (self) Communicator();
+            self->comm = job->comm();
+            self->job = std::move(job);
+          },
+          nb::arg("options"))
+      .def("finalize", finalize,
+           "The collective end of the job: returns when all ranks have entered it. Leaves the communicator open for "
+           "`destroy`.")
+      .def(
+          "destroy", [](const Communicator& self) { self.job->destroy(); },
+          "Leaves the job, and closes the communicator and those split from it. Without finalize the other ranks wait "
+          "for this worker's next life.")
+      .def_prop_ro(
+          "is_open", [](const Communicator& self) { return self.job->open(); }, "Whether it was not destroyed yet.");
+}
+
+}  // namespace
+}  // namespace warren_python
+
+NB_MODULE(_core, module) {
+  using namespace warren_python;
+  // Communicators in a module's globals live until the interpreter ends, which is no leak.
+  nb::set_leak_warnings(false);
+  auto calls = nb::class_<Calls>(module, "Calls");
+  bind_collectives(calls);
+  auto group = nb::class_<Group, Calls>(module, "Group");
+  bind_group(group);
+  bind_messages(group);
+  auto communicator = nb::class_<Communicator, Group>(module, "Communicator");
+  bind_communicator(communicator);
+  bind_checkpoints(communicator);
+  nb::class_<Once, Calls>(module, "Once");
+  bind_handle(module);
+  module.def("_set_error_classes", set_error_classes);
+  module.def("_set_package_folder", set_package_folder);
+  module.def("_destroy_all_jobs", destroy_all_jobs);
+  module.def("library_version", [] { return warren_version(); });
+}

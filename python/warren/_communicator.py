@@ -1,0 +1,178 @@
+"""The communicator of a job: collectives are _core's, and checkpoints and epochs lie over it here."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+import warnings
+import zlib
+
+from . import _core
+from ._errors import InvalidArgument
+
+Group = _core.Group
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What load_checkpoint found."""
+
+    version: int
+    """How many checkpoints the program had taken."""
+    state: typing.Any
+    """The state that all ranks gave."""
+    local: typing.Any
+    """This rank's local state; None where none was given, or where the job had another number of ranks."""
+    world_size: int
+    """How many ranks the job had then."""
+
+
+class Communicator(_core.Communicator):
+    """A worker's place in a job. Made by warren.init.
+
+    As a context manager it ends the job in order: at the end of the block it is finalized, which waits for all ranks, and
+    destroyed. A block that an exception leaves is destroyed without finalize: the others wait for this worker's next life.
+    One thread at a time may make calls.
+    """
+
+    def __init__(self, options: dict[str, typing.Any]):
+        super().__init__(options)
+        self._loaded = False
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if kind is None and self.is_open:
+                self.finalize()
+        finally:
+            self.destroy()
+
+    def __repr__(self) -> str:
+        return f"<warren.Communicator: rank {self.rank} of {self.size}>" if self.is_open else "<warren.Communicator: closed>"
+
+    def checkpoint(self, state: typing.Any, local: typing.Any = None, *, pickle: bool = False) -> None:
+        """Collective. Returns when a copy of the state is taken; it is stored and committed behind the program's back.
+
+        state: equal on all ranks, else Desync. local: this rank's own; either all ranks give one or none does. Both are
+        arrays, numbers, str, bytes, numpy.random.Generator, and dicts, lists and tuples of these. pickle: other objects are
+        pickled, and their pickles have to be equal on all ranks. TypeError: the state holds something else.
+        """
+        from . import _state
+
+        self._checkpoint(_state.encode(state, pickle), None if local is None else _state.encode(local, pickle))
+
+    def load_checkpoint(self, *, pickle: bool = False) -> Checkpoint | None:
+        """Collective, once a life: the newest committed checkpoint, or None at the beginning of the job.
+
+        pickle: whether pickled objects may be unpickled, which runs code of theirs; without it they are a TypeError.
+        """
+        from . import _state
+
+        version, state, local = self._load_checkpoint()
+        self._loaded = True
+        if version == 0:
+            return None
+        return Checkpoint(
+            version,
+            _state.decode(state, pickle),
+            None if local is None else _state.decode(local, pickle),
+            self._checkpoint_world_size,
+        )
+
+    def epochs(
+        self, count: int, state: dict[str, typing.Any], *, local: dict[str, typing.Any] | None = None, every: int = 1
+    ) -> Epochs:
+        """Collective: loads the newest checkpoint into `state`, and iterates over the epochs that are left, from 0 to count.
+
+        After each `every` epochs, and after the last one, a checkpoint of `state` is taken. state: a dict with all that the
+        program goes on from. It is restored in place: its arrays keep their memory. What the loop computes has to get into
+        it: `state["w"] -= step` or `state["w"] = …`. local: the same, of this rank alone. A program has one such loop.
+        """
+        return Epochs(self, count, state, local, every)
+
+
+class Epochs:
+    """The epochs that are left of a loop; see Communicator.epochs."""
+
+    def __init__(
+        self,
+        comm: Communicator,
+        count: int,
+        state: dict[str, typing.Any],
+        local: dict[str, typing.Any] | None,
+        every: int,
+    ):
+        if not isinstance(state, dict) or not isinstance(local, (dict, type(None))):
+            raise TypeError("epochs: state and local are dicts, which are restored in place")
+        if count < 0 or every < 1:
+            raise ValueError(f"epochs: count is {count}, and every is {every}; they are at least 0 and 1")
+        if comm._loaded:
+            raise InvalidArgument(
+                "epochs: this program has loaded already; a program has one loop of epochs, which loads by itself"
+            )
+        self._comm, self._count, self._state, self._local, self._every = comm, count, state, local, every
+        self._next = 0  # the epoch that comes next
+        self._inside = False
+        self._begun: int | None = None  # what the state was before the first epoch, as a checksum
+        loaded = comm.load_checkpoint()
+        if loaded is None:
+            self._begun = self._checksum()
+        else:
+            self._restore(loaded)
+
+    def _restore(self, loaded: Checkpoint) -> None:
+        from . import _state
+
+        saved = loaded.state
+        if not isinstance(saved, dict) or saved.keys() != {"epochs", "state"}:
+            raise InvalidArgument("epochs: the newest checkpoint is not of such a loop: the program has changed since")
+        _state.copy_into(self._state, saved["state"])
+        if self._local is not None and loaded.local is not None:
+            _state.copy_into(self._local, loaded.local)
+        self._next = saved["epochs"]
+
+    def _checksum(self) -> int:
+        from . import _state
+
+        checksum = 0
+        for part in [*_state.encode(self._state), *([] if self._local is None else _state.encode(self._local))]:
+            checksum = zlib.crc32(part, checksum)
+        return checksum
+
+    def _end_epoch(self) -> None:
+        self._next += 1
+        if self._begun is not None:
+            if self._begun == self._checksum():
+                warnings.warn(
+                    "the state that epochs() was given is the same after the first epoch: put what the loop computes "
+                    'into it (state["w"] = w), or a restarted worker goes on without it',
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+            self._begun = None
+        if self._next % self._every == 0 or self._next == self._count:
+            self._comm.checkpoint({"epochs": self._next, "state": self._state}, self._local)
+
+    def __iter__(self) -> Epochs:
+        return self
+
+    def __next__(self) -> int:
+        if self._inside:
+            self._inside = False
+            self._end_epoch()
+        if self._next >= self._count:
+            raise StopIteration
+        self._inside = True
+        return self._next
+
+
+def init(**options: typing.Any) -> Communicator:
+    """Joins the job and waits until all of it is there.
+
+    options: settings by the names of docs/settings.md, such as world_size=4; what is not given, or None, comes from
+    WARREN_* variables, the file that WARREN_CONFIG names, the launcher, or the default. A switch that is on by default can
+    be switched off (checksums=False). TypeError: an unknown name. warren.Error: the job cannot be joined.
+    """
+    return Communicator(options)

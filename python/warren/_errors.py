@@ -1,0 +1,120 @@
+"""What goes wrong: warren.Error, with a subclass for each thing that a program would react to."""
+
+import difflib
+
+
+class Error(Exception):
+    """A call failed. The text is the whole chain of causes: rank, peer and round where there are any, and what to do.
+
+    `code` is the name of the code, as docs/errors.md lists them: "desync", "timeout", ….
+    """
+
+    code = "internal"
+
+
+class InvalidArgument(Error, ValueError):
+    """Change the call or the setting. Nothing was sent, and the communicator stays usable."""
+
+    code = "invalid_argument"
+
+
+class Unavailable(Error):
+    """Nobody answers, or a resource is missing."""
+
+    code = "unavailable"
+
+
+class Refused(Error):
+    """The tracker or a peer said no: secret, job, version, world size."""
+
+    code = "refused"
+
+
+class Timeout(Error, TimeoutError):
+    """Somebody did not answer in time."""
+
+    code = "timeout"
+
+
+class PeerLost(Error):
+    """A rank is gone. Leave the communicator, and make another one to join again."""
+
+    code = "peer_lost"
+
+
+class Desync(Error):
+    """Ranks called different things; the text names both places. Mend the program."""
+
+    code = "desync"
+
+
+class Closed(Error):
+    """The communicator was finalized or destroyed, belongs to the parent of this process, or was fenced."""
+
+    code = "closed"
+
+
+class Exhausted(Error):
+    """A limit was reached; the text names it."""
+
+    code = "exhausted"
+
+
+class Corrupt(Error):
+    """Bytes do not match their checksum or format."""
+
+    code = "corrupt"
+
+
+class Internal(Error):
+    """What nobody expected."""
+
+    code = "internal"
+
+
+class RolledBack(Error):
+    """The job starts again from its newest checkpoint. Leave the communicator, make another one and load.
+
+    Only with on_rollback="error": by default the process ends with exit code 77 and its launcher starts it again.
+    """
+
+    code = "rolled_back"
+
+
+class Finished(Error):
+    """The job has ended well: there is nothing left to do."""
+
+    code = "finished"
+
+
+# By the numbers of warren_code in c_api.h.
+BY_NUMBER = {
+    1: InvalidArgument,
+    2: Unavailable,
+    3: Refused,
+    4: Timeout,
+    5: PeerLost,
+    6: Desync,
+    7: Closed,
+    8: Exhausted,
+    9: Corrupt,
+    10: Internal,
+    11: RolledBack,
+    12: Finished,
+}
+
+# Settings that belong to the start, the cluster or the machine: the environment has them.
+_ENVIRONMENT_ONLY = {
+    "attempt", "costs", "device_library", "device_pinned_bytes", "device_shared_bytes", "device_snapshot_bytes",
+    "drain_ms", "hang_timeout_ms", "nccl", "nccl_root", "on_sigterm", "port_range", "resize", "spare", "spare_follows",
+    "spares",
+}  # fmt: skip
+
+
+def unknown_option(name: str, known: list[str]) -> str:
+    """The text of the TypeError for an option that warren.init does not have."""
+    if name in _ENVIRONMENT_ONLY:
+        return f"init() has no option {name!r}: set the variable WARREN_{name.upper()}, before the process starts"
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "docs/settings.md lists the settings"
+    return f"init() has no option {name!r}; {hint}"

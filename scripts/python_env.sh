@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# python_env.sh: makes build/venv, the Python that builds and tests the package, with what python/requirements.lock pins.
+# Does nothing, at once, if it is there already.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+lock=python/requirements.lock
+venv=build/venv
+made=$venv/requirements.lock  # what it was made from
+! cmp -s "$lock" "$made" || exit 0
+
+# Debian's Python, for which setup.sh has installed the headers: another one may come first in the path.
+python=/usr/bin/python3
+[ -x "$python" ] || python=python3
+mkdir -p build
+exec 9>build/.venv.lock
+flock 9
+! cmp -s "$lock" "$made" || exit 0  # another run may have made it meanwhile
+echo "setup: making $venv from $lock"
+"$python" -m venv --clear "$venv"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$lock" ||
+  { echo "setup: pip could not install $lock; it needs the Python Package Index, or PIP_INDEX_URL" >&2; exit 1; }
+cp "$lock" "$made"

@@ -1,0 +1,34 @@
+"""What the tests of the package share: jobs of worker programs, started as people start them."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+WARREN = os.environ["TESTED_WARREN"]
+
+
+class Jobs:
+    """Starts jobs by `warren run`."""
+
+    def command(self, ranks, program, *arguments, flags=()):
+        path = program if os.sep in str(program) else HERE / "workers" / program
+        return [WARREN, "run", "-n", str(ranks), *flags, "--", sys.executable, "-X", "faulthandler", str(path),
+                *map(str, arguments)]
+
+    def run(self, ranks, program, *arguments, flags=(), code=0):
+        """The output of a job that has ended with the exit code."""
+        done = subprocess.run(self.command(ranks, program, *arguments, flags=flags), capture_output=True, text=True,
+                              timeout=60, check=False)
+        output = done.stdout + done.stderr
+        assert done.returncode == code, output
+        return output
+
+
+@pytest.fixture
+def jobs():
+    return Jobs()

@@ -1,0 +1,90 @@
+"""Arguments that cannot be right are found before anything is sent, and the communicator stays usable."""
+
+import contextlib
+
+import numpy as np
+import warren
+
+
+@contextlib.contextmanager
+def raises(kind, *words):
+    try:
+        yield
+    except kind as error:
+        for word in words:
+            assert word in str(error), (word, str(error))
+    else:
+        raise AssertionError(f"no {kind.__name__} with {words}")
+
+
+with raises(TypeError, "world_sise", "did you mean 'world_size'"):
+    warren.init(world_sise=3)
+with raises(TypeError, "spares", "WARREN_SPARES"):
+    warren.init(spares=1)
+with raises(TypeError, "job is int, not str"):
+    warren.init(job=3)
+with raises(ValueError, "world_size", "out of range"):
+    warren.init(world_size=2**40)
+with raises(warren.InvalidArgument, "round_timeout_ms"):
+    warren.init(round_timeout_ms=1)
+
+with warren.init(checksums=False, log_level="warning", round_timeout_ms=5000) as comm:
+    x = np.ones((2, 3))
+    with raises(TypeError, "x is ndarray of int16, shape (2, 3)", "float64"):
+        comm.allreduce(x.astype("int16"))
+    with raises(TypeError, "bool"):
+        comm.allreduce(np.array([True]))
+    with raises(TypeError, ">f8"):
+        comm.allreduce(x.astype(">f8"))
+    with raises(TypeError, "x is list"):
+        comm.allreduce([1.0, 2.0])
+    with raises(TypeError, "x is NoneType"):
+        comm.allreduce(None)
+    with raises(TypeError, "x is bool"):
+        comm.allreduce(True)
+    with raises(ValueError, "x is not C-contiguous", "(3, 2)", "ascontiguousarray"):
+        comm.allreduce(x.T)
+    with raises(ValueError, "out is not C-contiguous"):
+        comm.allreduce(x, out=np.ones((3, 2)).T)
+    with raises(TypeError, "out is of float32, and x of float64"):
+        comm.allreduce(x, out=x.astype("float32"))
+    with raises(ValueError, "out has 3 elements, not 6"):
+        comm.allreduce(x, out=np.ones(3))
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    with raises(ValueError, "out is read-only"):
+        comm.allreduce(x, out=frozen)
+    with raises(ValueError, "x is read-only"):
+        comm.broadcast(frozen)
+    with raises(ValueError, "op is 'mean'", "'average'"):
+        comm.allreduce(x, "mean")
+    with raises(TypeError, "op is 3"):
+        comm.allreduce(x, 3)
+    with raises(ValueError, "wire is 'f8'"):
+        comm.allreduce(x, wire="f8")
+    with raises(warren.InvalidArgument, "algorithm"):
+        comm.allreduce(x, algorithm="fastest")
+    with raises(ValueError, "64 bits"):
+        comm.allreduce(2**64)
+    with raises(TypeError, "Python number"):
+        comm.allreduce(1.0, out=x)
+    with raises(ValueError, "first axis of x", "reshape"):
+        comm.reduce_scatter(x)
+    with raises(warren.InvalidArgument, "root"):
+        comm.broadcast(x, 7)
+    assert issubclass(warren.InvalidArgument, ValueError)
+    with raises(warren.InvalidArgument, "bit"):
+        comm.allreduce(x, "bit_and")
+    with raises(ValueError, "1 to 128 bytes"):
+        comm.once("")
+    with raises(TypeError, "state['a/0']", "object"):
+        comm.checkpoint({"a": [object()]})
+    comm.load_checkpoint()
+    with raises(warren.InvalidArgument, "has loaded already"):
+        comm.epochs(3, {})
+    assert comm.allreduce(2) == 2
+with raises(warren.Closed, "destroyed"):
+    comm.allreduce(x)
+with raises(warren.Closed, "destroyed"):
+    comm.rank
+comm.destroy()  # again: nothing
