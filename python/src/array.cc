@@ -122,15 +122,23 @@ const char* name_of(warren_type type) {
   return "?";
 }
 
-Array::Array(nb::handle object, const char* argument, Access access) {
-  if (take_buffer(object, argument, access) || take_dlpack(object, argument, access)) {
-    given_ = true;
-    return;
-  }
+void Array::take(nb::handle object, const char* argument, Access access) {
+  if (take_buffer(object, argument, access) || take_dlpack(object, argument, access)) return;
   if (nb::hasattr(object, "dtype")) wrong_type(object, argument);
   throw nb::type_error((std::string(argument) + " is " + describe(object) +
                         "; give a NumPy array, or what has the buffer protocol or DLPack in memory of the CPU")
                            .c_str());
+}
+
+std::vector<std::size_t> Array::shape() const {
+  if (has_view_) return {view_.shape, view_.shape + view_.ndim};
+  std::vector<std::size_t> lengths;
+  const auto add_all = [&](const auto& tensor) {
+    for (std::size_t i = 0; i < tensor.ndim(); ++i) lengths.push_back(tensor.shape(i));
+  };
+  if (readable_) add_all(*readable_);
+  if (writable_) add_all(*writable_);
+  return lengths;
 }
 
 bool Array::take_buffer(nb::handle object, const char* argument, Access access) {
@@ -149,16 +157,12 @@ bool Array::take_buffer(nb::handle object, const char* argument, Access access) 
     wrong_type(object, argument);
   }
   has_view_ = true;
-  // What throws below leaves the view to be released here: a constructor that throws runs no destructor.
-  const bool contiguous = PyBuffer_IsContiguous(&view_, 'C') != 0;
-  if (!contiguous || (access == Access::kWrite && view_.readonly != 0)) {
-    release();
-    if (!contiguous) not_contiguous(object, argument, access);
-    read_only(object, argument);
-  }
+  const bool contiguous = view_.ndim == 1 ? view_.len <= view_.itemsize || view_.strides[0] == view_.itemsize
+                                          : PyBuffer_IsContiguous(&view_, 'C') != 0;
+  if (!contiguous) not_contiguous(object, argument, access);
+  if (access == Access::kWrite && view_.readonly != 0) read_only(object, argument);
   data_ = view_.buf;
   count_ = static_cast<std::size_t>(view_.len / view_.itemsize);
-  shape_.assign(view_.shape, view_.shape + view_.ndim);
   return true;
 }
 
@@ -181,7 +185,6 @@ bool Array::take_dlpack(nb::handle object, const char* argument, Access access) 
     type_ = *type;
     data_ = const_cast<void*>(data);
     count_ = tensor.size();
-    for (std::size_t i = 0; i < tensor.ndim(); ++i) shape_.push_back(tensor.shape(i));
   };
   if (access == Access::kWrite) {
     nb::ndarray<> tensor;
@@ -195,25 +198,6 @@ bool Array::take_dlpack(nb::handle object, const char* argument, Access access) 
     readable_ = std::move(tensor);
   }
   return true;
-}
-
-Array::Array(Array&& other) noexcept {
-  *this = std::move(other);
-}
-
-Array& Array::operator=(Array&& other) noexcept {
-  if (this == &other) return *this;
-  release();
-  given_ = std::exchange(other.given_, false);
-  has_view_ = std::exchange(other.has_view_, false);
-  view_ = other.view_;
-  writable_ = std::move(other.writable_);
-  readable_ = std::move(other.readable_);
-  data_ = other.data_;
-  count_ = other.count_;
-  type_ = other.type_;
-  shape_ = std::move(other.shape_);
-  return *this;
 }
 
 void Array::release() noexcept {

@@ -18,25 +18,23 @@ enum class Access { kRead, kWrite };
 class Array {
  public:
   Array() = default;
-  // `argument` is what errors call it. Throws TypeError where `object` is no array or its element type has no equal
-  // here, and ValueError where it is not C-contiguous, or read-only and to be written.
-  Array(nanobind::handle object, const char* argument, Access access);
-  Array(Array&& other) noexcept;
-  Array& operator=(Array&& other) noexcept;
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
   ~Array() { release(); }
+  // `argument` is what errors call it. Throws TypeError where `object` is no array or its element type has no equal
+  // here, and ValueError where it is not C-contiguous, or read-only and to be written. Once.
+  void take(nanobind::handle object, const char* argument, Access access);
 
-  [[nodiscard]] bool given() const { return given_; }
   [[nodiscard]] void* data() const { return data_; }
   [[nodiscard]] std::size_t count() const { return count_; }
   [[nodiscard]] warren_type type() const { return type_; }
-  [[nodiscard]] const std::vector<std::size_t>& shape() const { return shape_; }
+  [[nodiscard]] std::vector<std::size_t> shape() const;
 
  private:
   bool take_buffer(nanobind::handle object, const char* argument, Access access);
   bool take_dlpack(nanobind::handle object, const char* argument, Access access);
   void release() noexcept;
 
-  bool given_ = false;
   bool has_view_ = false;
   Py_buffer view_{};
   std::optional<nanobind::ndarray<>> writable_;
@@ -44,7 +42,6 @@ class Array {
   void* data_ = nullptr;
   std::size_t count_ = 0;
   warren_type type_ = WARREN_U8;
-  std::vector<std::size_t> shape_;
 };
 
 const char* name_of(warren_type type);

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
 #include <string_view>
 
 namespace nb = nanobind;
@@ -21,6 +22,27 @@ const char* text_of(const nb::object& string) {
   return text;
 }
 
+// A place of the program that made a call. The code is kept, so that its address stays its own.
+struct KnownPlace {
+  PyObject* code = nullptr;
+  int instruction = 0;
+  CallSite site;
+};
+
+// The place of a call from this frame. The same few places make most calls, and what is asked of Python is remembered.
+CallSite place_of(const nb::object& code, PyFrameObject* frame) {
+  static std::array<KnownPlace, 64> known;  // guarded by the interpreter lock
+  const int instruction = PyFrame_GetLasti(frame);
+  const auto address = reinterpret_cast<std::uintptr_t>(code.ptr());
+  KnownPlace& place = known[(address / 64 + static_cast<unsigned>(instruction) / 2) % known.size()];
+  if (place.code != code.ptr() || place.instruction != instruction) {
+    const CallSite site{text_of(code.attr("co_filename")), text_of(code.attr("co_name")), PyFrame_GetLineNumber(frame)};
+    Py_XDECREF(place.code);
+    place = {code.inc_ref().ptr(), instruction, site};
+  }
+  return place.site;
+}
+
 }  // namespace
 
 void set_package_folder(std::string folder) {
@@ -32,11 +54,8 @@ CallSite call_site() {
   while (frame.is_valid() && !frame.is_none()) {
     auto* const at = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const nb::object code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(at)));
-    // The code keeps both strings, and its frame, which is running, keeps the code.
-    const char* const file = text_of(code.attr("co_filename"));
-    if (file != nullptr && !std::string_view(file).starts_with(package_folder())) {
-      return {file, text_of(code.attr("co_name")), PyFrame_GetLineNumber(at)};
-    }
+    const CallSite site = place_of(code, at);
+    if (site.file != nullptr && !std::string_view(site.file).starts_with(package_folder())) return site;
     frame = frame.attr("f_back");
   }
   return {};

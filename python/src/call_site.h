@@ -6,7 +6,8 @@
 
 namespace warren_python {
 
-// The first Python frame outside the package. The strings belong to the frame's code, which lives while the frame runs.
+// The first Python frame outside the package. The strings belong to the frame's code, which lives
+// while the frame runs.
 struct CallSite {
   const char* file = nullptr;
   const char* function = nullptr;

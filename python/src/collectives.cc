@@ -51,11 +51,11 @@ struct Asynchronous {
 void prepare_output(Call& call, nb::handle x, nb::handle out, const std::vector<std::size_t>& shape) {
   if (out.is_none()) {
     call.result = new_array(shape, call.in, x);
-    call.out = Array(call.result, "the result", Access::kWrite);
+    call.out.take(call.result, "the result", Access::kWrite);
     if (shape.empty()) call.kind = Call::Kind::kZeroDimensions;
     return;
   }
-  call.out = Array(out, "out", Access::kWrite);
+  call.out.take(out, "out", Access::kWrite);
   call.result = nb::borrow(out);
   if (call.out.type() != call.in.type()) {
     throw nb::type_error(
@@ -75,14 +75,15 @@ std::vector<std::size_t> stacked(const std::vector<std::size_t>& shape, std::siz
 
 // The shape of what belongs to one rank of an array whose first axis is the ranks.
 std::vector<std::size_t> share_of(const Array& array, std::size_t size) {
-  if (array.shape().empty() || array.shape()[0] != size) {
+  const std::vector<std::size_t> shape = array.shape();
+  if (shape.empty() || shape[0] != size) {
     throw nb::value_error(("the first axis of x has a length of " +
-                           (array.shape().empty() ? std::string("none") : std::to_string(array.shape()[0])) +
+                           (shape.empty() ? std::string("none") : std::to_string(shape[0])) +
                            ", not of the communicator's size " + std::to_string(size) +
                            ": x[r] is what rank r gets, so give x.reshape(size, -1)")
                               .c_str());
   }
-  return {array.shape().begin() + 1, array.shape().end()};
+  return {shape.begin() + 1, shape.end()};
 }
 
 // A Python number is its own buffer.
@@ -116,13 +117,13 @@ nb::object allreduce(const Calls& self, nb::handle x, nb::handle op, nb::handle 
     in = to = &call->number;
     type = call->kind == Call::Kind::kReal ? WARREN_F64 : WARREN_I64;
   } else if (out.is(x)) {
-    call->out = Array(x, "x", Access::kWrite);
+    call->out.take(x, "x", Access::kWrite);
     call->result = nb::borrow(x);
     in = to = call->out.data();
     count = call->out.count();
     type = call->out.type();
   } else {
-    call->in = Array(x, "x", Access::kRead);
+    call->in.take(x, "x", Access::kRead);
     prepare_output(*call, x, out, call->in.shape());
     in = call->in.data();
     to = call->out.data();
@@ -143,7 +144,7 @@ nb::object reduce(const Calls& self, nb::handle x, nb::handle op, int root, nb::
   call->result = nb::none();
   const bool at_root = warren_rank(comm) == root;
   const bool in_place = at_root && out.is(x);
-  call->in = Array(x, "x", in_place ? Access::kWrite : Access::kRead);
+  call->in.take(x, "x", in_place ? Access::kWrite : Access::kRead);
   if (in_place) {
     call->result = nb::borrow(x);
   } else if (at_root) {
@@ -163,7 +164,7 @@ nb::object broadcast(const Calls& self, nb::handle x, int root, nb::handle algor
   warren_comm* const comm = self.open();
   const Said said(self, nb::none(), algorithm);
   auto call = std::make_unique<Call>();
-  call->out = Array(x, "x", Access::kWrite);
+  call->out.take(x, "x", Access::kWrite);
   call->result = nb::borrow(x);
   void* const buffer = call->out.data();
   const std::size_t count = call->out.count();
@@ -188,7 +189,7 @@ nb::object allgather(const Calls& self, nb::handle x, nb::handle out, nb::handle
   warren_comm* const comm = self.open();
   const Said said(self, wire, algorithm);
   auto call = std::make_unique<Call>();
-  call->in = Array(x, "x", Access::kRead);
+  call->in.take(x, "x", Access::kRead);
   prepare_output(*call, x, out, stacked(call->in.shape(), static_cast<std::size_t>(warren_world_size(comm))));
   const void* const in = call->in.data();
   void* const to = call->out.data();
@@ -206,7 +207,7 @@ nb::object reduce_scatter(const Calls& self, nb::handle x, nb::handle op, nb::ha
   const warren_op operation = op_of(op);
   const Said said(self, wire, algorithm);
   auto call = std::make_unique<Call>();
-  call->in = Array(x, "x", Access::kRead);
+  call->in.take(x, "x", Access::kRead);
   const auto size = static_cast<std::size_t>(warren_world_size(comm));
   prepare_output(*call, x, out, share_of(call->in, size));
   const void* const in = call->in.data();
@@ -224,7 +225,7 @@ nb::object gather(const Calls& self, nb::handle x, int root, nb::handle out, nb:
   const Said said(self, nb::none(), algorithm);
   auto call = std::make_unique<Call>();
   call->result = nb::none();
-  call->in = Array(x, "x", Access::kRead);
+  call->in.take(x, "x", Access::kRead);
   if (warren_rank(comm) == root) {
     prepare_output(*call, x, out, stacked(call->in.shape(), static_cast<std::size_t>(warren_world_size(comm))));
   }
@@ -244,11 +245,11 @@ nb::object scatter(const Calls& self, nb::handle x, int root, nb::handle out, nb
   auto call = std::make_unique<Call>();
   if (warren_rank(comm) == root) {
     if (x.is_none()) throw nb::type_error("x is None at the root, whose shares the others get");
-    call->in = Array(x, "x", Access::kRead);
+    call->in.take(x, "x", Access::kRead);
     prepare_output(*call, x, out, share_of(call->in, static_cast<std::size_t>(warren_world_size(comm))));
   } else {
     if (out.is_none()) throw nb::type_error("out is None: other ranks than the root tell by it how much they get");
-    call->out = Array(out, "out", Access::kWrite);
+    call->out.take(out, "out", Access::kWrite);
     call->result = nb::borrow(out);
   }
   const void* const in = call->in.data();
@@ -265,7 +266,7 @@ nb::object all_to_all(const Calls& self, nb::handle x, nb::handle out, nb::handl
   warren_comm* const comm = self.open();
   const Said said(self, nb::none(), algorithm);
   auto call = std::make_unique<Call>();
-  call->in = Array(x, "x", Access::kRead);
+  call->in.take(x, "x", Access::kRead);
   const auto size = static_cast<std::size_t>(warren_world_size(comm));
   (void)share_of(call->in, size);
   prepare_output(*call, x, out, call->in.shape());
@@ -283,7 +284,7 @@ nb::object send(const Group& self, nb::handle x, int peer, int tag) {
   warren_comm* const comm = self.open();
   const Said said(self);
   auto call = std::make_unique<Call>();
-  call->in = Array(x, "x", Access::kRead);
+  call->in.take(x, "x", Access::kRead);
   call->result = nb::none();
   const void* const buffer = call->in.data();
   const std::size_t count = call->in.count();
@@ -298,7 +299,7 @@ nb::object recv(const Group& self, nb::handle out, int peer, int tag) {
   warren_comm* const comm = self.open();
   const Said said(self);
   auto call = std::make_unique<Call>();
-  call->out = Array(out, "out", Access::kWrite);
+  call->out.take(out, "out", Access::kWrite);
   call->result = nb::borrow(out);
   void* const buffer = call->out.data();
   const std::size_t count = call->out.count();

@@ -42,6 +42,9 @@ from ._handle import Handle
 __version__ = _core.library_version()
 Once = _core.Once
 
+for _error in _BY_NUMBER.values():
+    _error.__module__ = "warren"  # as tracebacks name it
+Error.__module__ = "warren"
 _core._set_error_classes(_BY_NUMBER)
 _core._set_package_folder(_os.path.dirname(__file__) + _os.sep)
 # The program may end without finalize. The library's threads are ended while the interpreter is whole.
