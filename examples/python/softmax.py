@@ -2,9 +2,9 @@
 
     warren run -n 4 -- python examples/python/softmax.py [--epochs=N] [--every=N] [--weights_file=PATH]
 
-Each worker holds a share of the images, and an allreduce sums the gradients of every minibatch. A worker that is killed, at
-any moment, comes back, and the weights end as those of an undisturbed run, byte for byte. Rank 0 writes them as they are in
-memory.
+Each worker holds a share of the images, and an allreduce sums the gradients of every minibatch. A worker that is
+killed, at any moment, comes back, and the weights end as those of an undisturbed run, byte for byte. Rank 0 writes them
+as they are in memory.
 """
 
 import argparse

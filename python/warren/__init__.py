@@ -11,9 +11,9 @@
 
 `warren run -n 4 -- python program.py` starts it, and starts killed workers again. docs/python.md has the rest.
 
-Errors: TypeError and ValueError for arguments, which name the argument, its dtype and shape; warren.Error, with a subclass
-for each code, for what goes wrong on the way. A process that was forked cannot use its parent's communicator (Closed).
-Ctrl-C during a call takes effect when the call returns.
+Errors: TypeError and ValueError for arguments, which name the argument, its dtype and shape; warren.Error, with a
+subclass for each code, for what goes wrong on the way. A process that was forked cannot use its parent's communicator
+(Closed). Ctrl-C during a call takes effect when the call returns.
 """
 
 import atexit as _atexit

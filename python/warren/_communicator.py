@@ -30,9 +30,9 @@ class Checkpoint:
 class Communicator(_core.Communicator):
     """A worker's place in a job. Made by warren.init.
 
-    As a context manager it ends the job in order: at the end of the block it is finalized, which waits for all ranks, and
-    destroyed. A block that an exception leaves is destroyed without finalize: the others wait for this worker's next life.
-    One thread at a time may make calls.
+    As a context manager it ends the job in order: at the end of the block it is finalized, which waits for all ranks,
+    and destroyed. A block that an exception leaves is destroyed without finalize: the others wait for this worker's
+    next life. One thread at a time may make calls.
     """
 
     def __init__(self, options: dict[str, typing.Any]):
@@ -50,14 +50,14 @@ class Communicator(_core.Communicator):
             self.destroy()
 
     def __repr__(self) -> str:
-        return f"<warren.Communicator: rank {self.rank} of {self.size}>" if self.is_open else "<warren.Communicator: closed>"
+        return f"<warren.Communicator: {f'rank {self.rank} of {self.size}' if self.is_open else 'closed'}>"
 
     def checkpoint(self, state: typing.Any, local: typing.Any = None, *, pickle: bool = False) -> None:
         """Collective. Returns when a copy of the state is taken; it is stored and committed behind the program's back.
 
         state: equal on all ranks, else Desync. local: this rank's own; either all ranks give one or none does. Both are
-        arrays, numbers, str, bytes, numpy.random.Generator, and dicts, lists and tuples of these. pickle: other objects are
-        pickled, and their pickles have to be equal on all ranks. TypeError: the state holds something else.
+        arrays, numbers, str, bytes, numpy.random.Generator, and dicts, lists and tuples of these. pickle: other objects
+        are pickled, and their pickles have to be equal on all ranks. TypeError: the state holds something else.
         """
         from . import _state
 
@@ -84,11 +84,12 @@ class Communicator(_core.Communicator):
     def epochs(
         self, count: int, state: dict[str, typing.Any], *, local: dict[str, typing.Any] | None = None, every: int = 1
     ) -> Epochs:
-        """Collective: loads the newest checkpoint into `state`, and iterates over the epochs that are left, from 0 to count.
+        """Collective: loads the newest checkpoint into `state`, and iterates over the epochs that are left of `count`.
 
-        After each `every` epochs, and after the last one, a checkpoint of `state` is taken. state: a dict with all that the
-        program goes on from. It is restored in place: its arrays keep their memory. What the loop computes has to get into
-        it: `state["w"] -= step` or `state["w"] = …`. local: the same, of this rank alone. A program has one such loop.
+        After each `every` epochs, and after the last one, a checkpoint of `state` is taken. state: a dict with all that
+        the program goes on from. It is restored in place: its arrays keep their memory. Results of the loop have to get
+        into it: `state["w"] -= step` or `state["w"] = …`. local: the same, of this rank alone. A program has one such
+        loop.
         """
         return Epochs(self, count, state, local, every)
 
@@ -172,7 +173,7 @@ def init(**options: typing.Any) -> Communicator:
     """Joins the job and waits until all of it is there.
 
     options: settings by the names of docs/settings.md, such as world_size=4; what is not given, or None, comes from
-    WARREN_* variables, the file that WARREN_CONFIG names, the launcher, or the default. A switch that is on by default can
-    be switched off (checksums=False). TypeError: an unknown name. warren.Error: the job cannot be joined.
+    WARREN_* variables, the file that WARREN_CONFIG names, the launcher, or the default. A switch that is on by default
+    can be switched off (checksums=False). TypeError: an unknown name. warren.Error: the job cannot be joined.
     """
     return Communicator(options)

@@ -1,21 +1,23 @@
 """States of checkpoints as bytes.
 
-A state is an array, a number, a str, bytes, None, a numpy.random.Generator, or a dict, list or tuple of states; the keys
-of dicts are str. Its bytes are a safetensors file, so other programs can read the arrays of a checkpoint:
+A state is an array, a number, a str, bytes, None, a numpy.random.Generator, or a dict, list or tuple of states; the
+keys of dicts are str. Its bytes are a safetensors file, so other programs can read the arrays of a checkpoint:
 
     8 bytes      N, the length of the header, little-endian
     N bytes      the header: JSON, padded with spaces to a multiple of 8
     the rest     the arrays' elements, C-contiguous, little-endian, one array after the other
 
 The header maps each array's name to {"dtype", "shape", "data_offsets"}. The name is the path to the array: the keys and
-indices that lead there, joined by "/"; in a key "~" is written "~0" and "/" is written "~1", as in a JSON pointer. A state
-that is an array by itself has the name "". Arrays lie in the order of their element size, largest first, and then of their
-names, so that all are aligned. header["__metadata__"]["warren"] is JSON of what arrays cannot say:
+indices that lead there, joined by "/"; in a key "~" is written "~0" and "/" is written "~1", as in a JSON pointer. A
+state that is an array by itself has the name "". Arrays lie in the order of their element size, largest first, and then
+of their names, so that all are aligned. header["__metadata__"]["warren"] is JSON of what arrays cannot say:
 
     null, true, 1, 0.5, "text"     as in JSON; also NaN, Infinity and -Infinity
     {"dict": {key: state, …}}, {"list": [state, …]}, {"tuple": [state, …]}
-    {"array": name}                the array of that name; {"scalar": name}: a NumPy scalar, stored as an array of shape ()
-    {"bytes": name}                bytes, stored as an array of uint8; {"pickle": name}: a pickled object
+    {"array": name}                the array of that name
+    {"scalar": name}               a NumPy scalar, stored as an array of shape ()
+    {"bytes": name}                bytes, stored as an array of uint8
+    {"pickle": name}               a pickled object, stored as bytes are
     {"random": state}              the state of a numpy.random.Generator's bit generator
 
 Equal states give equal bytes, whatever the order in which keys were put into a dict: keys are sorted.
@@ -85,8 +87,8 @@ class _Encoder:
         if self.pickle:
             return {"pickle": self._store(path, numpy.frombuffer(pickles.dumps(value, protocol=5), numpy.uint8))}
         raise TypeError(
-            f"{_where(path)} is {type(value).__name__}; a state is made of arrays, numbers, str, bytes, dicts, lists, tuples "
-            "and numpy.random.Generator. pickle=True stores other objects, whose pickles have to be equal on all ranks"
+            f"{_where(path)} is {type(value).__name__}; a state is made of arrays, numbers, str, bytes, dicts, lists, "
+            "tuples and numpy.random.Generator. pickle=True stores other objects, whose pickles have to be equal on all ranks"
         )
 
 
@@ -178,7 +180,8 @@ def copy_into(target: typing.Any, source: typing.Any, path: str = "") -> typing.
         return target
     if isinstance(target, list) and isinstance(source, list):
         target[:] = [
-            copy_into(target[i], item, _child(path, str(i))) if i < len(target) else item for i, item in enumerate(source)
+            copy_into(target[i], item, _child(path, str(i))) if i < len(target) else item
+            for i, item in enumerate(source)
         ]
         return target
     if isinstance(target, numpy.random.Generator) and isinstance(source, numpy.random.Generator):

@@ -3,6 +3,7 @@
 import json
 import struct
 
+import ml_dtypes
 import numpy as np
 import pytest
 from warren import _state
@@ -51,6 +52,7 @@ STATES = [
     np.array([True, False]),
     np.random.default_rng(1),
     {"random": np.random.Generator(np.random.MT19937(2)), "philox": np.random.Generator(np.random.Philox(3))},
+    np.ones(3, ml_dtypes.bfloat16),
     *[np.arange(7).astype(name) for name in _state.DTYPES if name not in ("bool", "bfloat16")],
 ]
 
@@ -64,7 +66,8 @@ def test_states_come_back_as_they_were(state):
 
 
 def test_the_bytes_are_a_safetensors_file():
-    state = {"layers": [{"w": np.arange(6, dtype="float32").reshape(2, 3)}], "step": np.int64(9), "half": np.ones(1, "float16")}
+    weights = np.arange(6, dtype="float32").reshape(2, 3)
+    state = {"layers": [{"w": weights}], "step": np.int64(9), "half": np.ones(1, "float16")}
     data = to_bytes(state)
     (length,) = struct.unpack("<Q", data[:8])
     assert length % 8 == 0
@@ -77,7 +80,7 @@ def test_the_bytes_are_a_safetensors_file():
         "half": {"dtype": "F16", "shape": [1], "data_offsets": [32, 34]},
     }
     assert len(data) == 8 + length + 34  # without holes
-    assert data[8 + length + 8 :][:24] == state["layers"][0]["w"].tobytes()
+    assert data[8 + length + 8 :][:24] == weights.tobytes()
 
 
 def test_equal_states_are_equal_bytes_whatever_the_order_of_their_keys():

@@ -1,5 +1,6 @@
 """Every collective and message with every element type, blocking and asynchronous, held against NumPy's sums."""
 
+import ml_dtypes
 import numpy as np
 import warren
 
@@ -133,6 +134,15 @@ def check_buffers(comm):
     equal(tensor.values, np.full((2, 2), comm.size, "float32"))
 
 
+def check_bfloat16(comm):
+    x = np.array([1.5, 2.5], ml_dtypes.bfloat16)
+    equal(comm.allreduce(x), (x.astype("float32") * comm.size).astype(x.dtype))
+    equal(comm.allgather(x), np.stack([x] * comm.size))
+    in_place = x.copy()
+    assert comm.allreduce(in_place, "max", out=in_place) is in_place
+    equal(in_place, x)
+
+
 def check_wires_and_algorithms(comm):
     x = np.linspace(-1, 1, 1000, dtype="float32")
     want = comm.size * x
@@ -168,6 +178,7 @@ def main():
             check_collectives(comm, dtype)
         check_numbers(comm)
         check_buffers(comm)
+        check_bfloat16(comm)
         check_wires_and_algorithms(comm)
         check_groups(comm)
         comm.barrier()

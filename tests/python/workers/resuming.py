@@ -14,7 +14,8 @@ with warren.init() as comm:
     array = np.zeros(5, "float32")
     history = []
     draws = np.random.default_rng(3)
-    state = {"array": array, "nested": {"history": history, "step": 0}, "draws": draws, "name": "a", "scalar": np.int8(1)}
+    nested = {"history": history, "step": 0}
+    state = {"array": array, "nested": nested, "draws": draws, "name": "a", "scalar": np.int8(1)}
     local = {"own": np.zeros(2), "draws": np.random.Generator(np.random.MT19937(comm.rank))}
     own = local["own"]
     for epoch in comm.epochs(25, state, local=local, every=2):
@@ -30,5 +31,5 @@ with warren.init() as comm:
             print(f"epoch {epoch}", flush=True)
     everyone = comm.gather(own)
     if comm.rank == 0:
-        result = repr((array.tobytes(), history, state["name"], everyone.tobytes(), draws.random(), first, names.tolist()))
-        pathlib.Path(sys.argv[1]).write_text(result)
+        arrays = (array.tobytes(), everyone.tobytes(), names.tolist())
+        pathlib.Path(sys.argv[1]).write_text(repr((arrays, history, state["name"], draws.random(), first)))
