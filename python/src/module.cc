@@ -119,7 +119,7 @@ NB_MODULE(_core, module) {
   auto communicator = nb::class_<Communicator, Group>(module, "Communicator");
   bind_communicator(communicator);
   bind_checkpoints(communicator);
-  nb::class_<Once, Calls>(module, "Once");
+  [[maybe_unused]] const auto once_class = nb::class_<Once, Calls>(module, "Once");
   bind_handle(module);
   module.def("_set_error_classes", set_error_classes);
   module.def("_set_package_folder", set_package_folder);

@@ -18,7 +18,7 @@ with warren.init() as comm:
     state = {"array": array, "nested": nested, "draws": draws, "name": "a", "scalar": np.int8(1)}
     local = {"own": np.zeros(2), "draws": np.random.Generator(np.random.MT19937(comm.rank))}
     own = local["own"]
-    for epoch in comm.epochs(25, state, local=local, every=2):
+    for epoch in comm.epochs(200, state, local=local, every=2):
         assert state["array"] is array and state["nested"]["history"] is history and state["draws"] is draws
         assert local["own"] is own and state["nested"]["step"] == epoch == len(history)
         assert type(state["scalar"]) is np.int8
