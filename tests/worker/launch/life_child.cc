@@ -51,6 +51,7 @@ int wait_at_fifo(int flags) {
 
 // $PROC says of this process what /proc says of one that dumps core.
 [[noreturn]] void crash_slowly() {
+  std::signal(SIGSEGV, SIG_DFL);  // AddressSanitizer would report it, and exit
   const std::string folder = std::string(variable("PROC")) + "/" + std::to_string(getpid());
   std::filesystem::create_directory(folder);
   std::ofstream(folder + "/status") << "Name:\tlife_child\nCoreDumping:\t1\nThreads:\t1\n";
