@@ -28,7 +28,9 @@ std::string installed_program() {
   for (const std::string& file : {std::string(here.dli_fname), self}) {
     const std::string folder = file.substr(0, file.rfind('/') + 1);
     for (const char* at : {"", "../lib/", "../" WARREN_LIBDIR "/"}) {
-      if (std::string program = folder + at + name; ::access(program.c_str(), X_OK) == 0) return program;
+      std::string program = folder;
+      program.append(at).append(name);
+      if (::access(program.c_str(), X_OK) == 0) return program;
     }
   }
   return name;

@@ -402,24 +402,21 @@ class Said {
   Said(const Said&) = delete;
   Said& operator=(const Said&) = delete;
   void prepare(std::int32_t (*function)(void* context), void* context) {
-    if (!any_) warren_call_options_init(&said_);
-    any_ = true;
-    said_.prepare = function;
-    said_.prepare_context = context;
+    if (!said_) warren_call_options_init(&said_.emplace());
+    said_->prepare = function;
+    said_->prepare_context = context;
   }
-  [[nodiscard]] const warren_call_options* get() const { return any_ ? &said_ : nullptr; }
+  [[nodiscard]] const warren_call_options* get() const { return said_ ? &*said_ : nullptr; }
 
  private:
   void say(const CallOptions& options) {
-    warren_call_options_init(&said_);
-    any_ = true;
-    if (options.once) said_.once = options.once->c_str();
-    if (options.algorithm) said_.algorithm = options.algorithm->c_str();
-    said_.wire = static_cast<std::int32_t>(options.wire);
+    warren_call_options_init(&said_.emplace());
+    if (options.once) said_->once = options.once->c_str();
+    if (options.algorithm) said_->algorithm = options.algorithm->c_str();
+    said_->wire = static_cast<std::int32_t>(options.wire);
   }
 
-  bool any_ = false;
-  warren_call_options said_;  // undefined unless any_
+  std::optional<warren_call_options> said_;
 };
 
 }  // namespace detail
