@@ -333,7 +333,7 @@ Status check_name(const warren_comm& comm, const char* name) {
                                       "process that is started again would not find it; split it before"};
 }
 
-// What is said of a call goes into its spec; returns the name of a set-up round, empty if it is none.
+// Puts the options of a call into its spec; returns the name of a set-up round, empty if it is none.
 warren::Result<std::string> say(const warren_comm& comm, const warren_call_options& given, CallSpec& spec) {
   const auto options = of_this_version(given, warren_call_options{}, "warren_call_options_init");
   if (!options.ok()) return options.status();

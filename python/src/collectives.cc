@@ -47,7 +47,7 @@ struct Asynchronous {
           .c_str());
 }
 
-// What a call writes to: `out`, or a new array of the shape where that is None.
+// Gives the call its output: `out`, or a new array of the shape where that is None.
 void prepare_output(Call& call, nb::handle x, nb::handle out, const std::vector<std::size_t>& shape) {
   if (out.is_none()) {
     call.result = new_array(shape, call.in, x);

@@ -11,7 +11,7 @@
 
 namespace warren_python {
 
-// What warren_create made. Groups that were split from it, and handles, share it. All members are guarded by the
+// The communicator that warren_create made. Groups split from it, and handles, share it. All members are guarded by the
 // interpreter lock.
 class Job {
  public:
@@ -59,7 +59,7 @@ class InsideCall {
   PyThreadState* thread_ = nullptr;
 };
 
-// What makes collectives: a communicator of the job or of a group, or one that gives calls a name of a set-up round.
+// An object that collectives are called on: a communicator of the job or of a group, or one that names a set-up round.
 struct Calls {
   std::shared_ptr<Job> job;
   warren_comm* comm = nullptr;

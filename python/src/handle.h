@@ -12,7 +12,7 @@
 
 namespace warren_python {
 
-// What one call reads and writes, and what it returns. Its address stays while the call is under way.
+// The buffers of one call and the object that it returns. The address stays while the call is under way.
 struct Call {
   Array in, out;
   nanobind::object result;
@@ -22,7 +22,7 @@ struct Call {
   } number;  // the buffer of a call on a Python number
   enum class Kind { kResult, kReal, kWhole, kZeroDimensions } kind = Kind::kResult;
 
-  // What the call returns, once it has finished.
+  // The call returns this once it has finished.
   [[nodiscard]] nanobind::object finish() const;
 };
 

@@ -1,4 +1,4 @@
-// What is said of a call beside its arguments.
+// The options that go with one call beside its arguments.
 #pragma once
 
 #include <nanobind/nanobind.h>

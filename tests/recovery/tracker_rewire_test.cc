@@ -73,7 +73,7 @@ class Ring : public TrackerScript {
     for (const std::uint64_t life : lives_) text += report(life, epoch_, version_, {position(version_, 3)});
     return text;
   }
-  // Likewise; the ranks have begun these versions.
+  // All stop, and connect again; the ranks have begun these versions.
   std::string stop_in(const std::vector<std::uint64_t>& versions) {
     ++epoch_;
     std::string text;

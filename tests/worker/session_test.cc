@@ -289,61 +289,43 @@ TEST_F(SessionTest, ADiskThatHangsHoldsUpACallAndNothingElse) {
 }
 
 // The call ends before what it stands on is gone, with an error, and so does this life: the tracker is told.
-TEST_F(SessionTest, APrepareFunctionThatThrowsEndsTheLife) {
-  disk().let_go();
-  std::atomic<bool> returned{false};
-  start(
-      "async",
-      [&](Session& session) {
-        sum(session, 10);
-        std::vector<std::uint64_t> values(10);
-        const Status thrown = prepared_sum(
-            session, values, [](void*) -> std::int32_t { throw std::out_of_range("row 7"); }, nullptr);
-        EXPECT_EQ(thrown.code(), Code::kInternal);
-        EXPECT_NE(thrown.describe().find("the prepare function has thrown: row 7"), std::string::npos)
-            << thrown.describe();
-        EXPECT_FALSE(Session::inside_callback());
-        int asked = 0;
-        const Status after =
-            prepared_sum(session, values, &input_made_by<[](void* count) { ++*static_cast<int*>(count); }>, &asked);
-        EXPECT_NE(after.describe().find("this worker's life in the job is over"), std::string::npos)
-            << after.describe();
-        EXPECT_EQ(asked, 0);
-        returned = true;
-      },
-      false);
-  EXPECT_FALSE(tracker_.receive(wire::Envelope::kLeave).leave().finalize());
-  program_.join();
-  EXPECT_TRUE(returned);
+class FailingPrepare : public SessionTest {
+ protected:
+  void ends_the_life(PrepareInput prepare, const char* why) {
+    disk().let_go();
+    std::atomic<bool> returned{false};
+    start(
+        "async",
+        [&](Session& session) {
+          sum(session, 10);
+          std::vector<std::uint64_t> values(10);
+          const Status failed = prepared_sum(session, values, prepare, nullptr);
+          EXPECT_EQ(failed.code(), Code::kInternal);
+          EXPECT_NE(failed.describe().find(why), std::string::npos) << failed.describe();
+          EXPECT_FALSE(Session::inside_callback());
+          int asked = 0;
+          const Status after =
+              prepared_sum(session, values, &input_made_by<[](void* count) { ++*static_cast<int*>(count); }>, &asked);
+          EXPECT_NE(after.describe().find("this worker's life in the job is over"), std::string::npos)
+              << after.describe();
+          EXPECT_EQ(asked, 0);
+          returned = true;
+        },
+        false);
+    EXPECT_FALSE(tracker_.receive(wire::Envelope::kLeave).leave().finalize());
+    program_.join();
+    EXPECT_TRUE(returned);
+  }
+};
+
+TEST_F(FailingPrepare, ThatThrowsEndsTheLife) {
+  ends_the_life([](void*) -> std::int32_t { throw std::out_of_range("row 7"); },
+                "the prepare function has thrown: row 7");
 }
 
-// As a binding's does, which can throw nothing.
-TEST_F(SessionTest, APrepareFunctionThatSaysThatItHasFailedEndsTheLife) {
-  disk().let_go();
-  std::atomic<bool> returned{false};
-  start(
-      "async",
-      [&](Session& session) {
-        sum(session, 10);
-        std::vector<std::uint64_t> values(10);
-        const Status failed = prepared_sum(
-            session, values, [](void*) -> std::int32_t { return 7; }, nullptr);
-        EXPECT_EQ(failed.code(), Code::kInternal);
-        EXPECT_NE(failed.describe().find("the prepare function has failed, and returned 7"), std::string::npos)
-            << failed.describe();
-        EXPECT_FALSE(Session::inside_callback());
-        int asked = 0;
-        const Status after =
-            prepared_sum(session, values, &input_made_by<[](void* count) { ++*static_cast<int*>(count); }>, &asked);
-        EXPECT_NE(after.describe().find("this worker's life in the job is over"), std::string::npos)
-            << after.describe();
-        EXPECT_EQ(asked, 0);
-        returned = true;
-      },
-      false);
-  EXPECT_FALSE(tracker_.receive(wire::Envelope::kLeave).leave().finalize());
-  program_.join();
-  EXPECT_TRUE(returned);
+// A binding's function can throw nothing.
+TEST_F(FailingPrepare, ThatReturnsAFailureEndsTheLife) {
+  ends_the_life([](void*) -> std::int32_t { return 7; }, "the prepare function has failed, and returned 7");
 }
 
 // The engine had its call, which goes with the frame that made it.
