@@ -934,8 +934,10 @@ bool Session::may_leave(bool at_once) {
   return at_once || is_idle(std::unique_lock(mutex_, std::try_to_lock));
 }
 
-// Calls stay stopped, and no other begins.
+// Calls stay stopped, and no other begins. A life of this host may have left at the same time: what it had spilled to
+// the disk is read from here too.
 void Session::serve(const wire::Plan& plan) {
+  if (disk_) disk_->writer().store().refresh(lives_of(plan));
   fetch_->install(plan);
 }
 

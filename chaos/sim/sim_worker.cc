@@ -780,6 +780,7 @@ WorkerMachine::Standing SimWorker::stop_engine(const Status& why, bool resume) {
 void SimWorker::serve(const wire::Plan& plan) {
   judge_.serves(plan, self_);
   plan_epoch_ = Epoch(plan.epoch());
+  if (store_) store_->refresh(worker::lives_of(plan));
   if (!done_) done_.emplace(*served_, plan);
 }
 

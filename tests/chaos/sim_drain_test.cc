@@ -46,6 +46,17 @@ TEST(Drain, WhoServesIsGivenTimeToHearOfItsFirstPlan) {
   EXPECT_GT(tracker(outcome, "server_awaited"), 0u);
 }
 
+// Two ranks leave one machine at once, and one of them serves for both. It read what the other had logged in memory,
+// but not what it had spilled to the disk: once the host of the other copies was taken away too, the job began again.
+TEST(Drain, WhatTheLastServerOfAHostReadsIsAlsoWhatThoseWhoLeftWithItHadSpilled) {
+  SimOptions options;
+  options.seed = 960061247;
+  const SimOutcome outcome = simulate(options);
+  EXPECT_EQ(outcome.verdict, "") << outcome.setting;
+  EXPECT_EQ(outcome.rollbacks, 0u);
+  EXPECT_GT(tracker(outcome, "server_taken"), 0u);
+}
+
 // A rank has returned a result and is lost with its machine; of its copies one is with a rank that was in that round,
 // and is taken away in the same moment. It is not computed again.
 TEST(Drain, WhoIsTakenAwayInTheMiddleOfARoundThatAnotherHadCompletedServesIt) {
