@@ -63,6 +63,10 @@ std::string& error_text() {
   return *last_error;
 }
 
+// Longer waits are as good as endless, and still fit into a clock.
+constexpr std::int64_t kMostWaitMs = std::int64_t{1000} * 3600 * 24 * 365;
+constexpr std::size_t kMostReasonBytes = 1024;
+
 // FNV-1a.
 std::uint64_t hash_of(const char* text) {
   std::uint64_t hash = 0xcbf29ce484222325u;
@@ -333,8 +337,14 @@ Status check_name(const warren_comm& comm, const char* name) {
                                       "process that is started again would not find it; split it before"};
 }
 
-// Puts the options of a call into its spec; returns the name of a set-up round, empty if it is none.
-warren::Result<std::string> say(const warren_comm& comm, const warren_call_options& given, CallSpec& spec) {
+// What is said of a call beside its spec.
+struct Said {
+  std::string setup;            // the name of a set-up round; empty: it is none
+  std::int64_t timeout_ms = 0;  // 0: none
+};
+
+// Puts the options of a call into its spec.
+warren::Result<Said> say(const warren_comm& comm, const warren_call_options& given, CallSpec& spec) {
   const auto options = of_this_version(given, warren_call_options{}, "warren_call_options_init");
   if (!options.ok()) return options.status();
   const warren_call_options& said = options.value();
@@ -344,10 +354,12 @@ warren::Result<std::string> say(const warren_comm& comm, const warren_call_optio
   } else if (said.address != nullptr) {
     spec.site = site_of(said.address);
   }
+  if (said.timeout_ms < 0) return Status(Code::kInvalidArgument, "timeout_ms is negative");
+  Said rest{{}, std::min(said.timeout_ms, kMostWaitMs)};
   if (spec.collective == Collective::kPoint) {
     if ((said.wire == 0 || said.wire == WARREN_F32) && said.algorithm == nullptr && said.once == nullptr &&
         said.prepare == nullptr) {
-      return std::string();
+      return rest;
     }
     return Status(Code::kInvalidArgument,
                   "a message has no wire type, algorithm, name or prepare function: collectives have");
@@ -365,13 +377,24 @@ warren::Result<std::string> say(const warren_comm& comm, const warren_call_optio
   }
   spec.prepare = said.prepare;
   spec.prepare_context = said.prepare_context;
-  if (said.once == nullptr) return std::string();
+  if (said.once == nullptr) return rest;
   if (const Status status = check_name(comm, said.once); !status.ok()) return status;
-  return std::string(said.once);
+  rest.setup = said.once;
+  return rest;
 }
 
-// `setup`: its name, if it is a set-up round.
-Status issue(warren_comm& comm, CallSpec& spec, std::string setup, warren_handle** handle) {
+// A call that has a time within which it is to finish: another thread watches it, so that it outlives who waits.
+Status run_within(warren_comm& comm, const GroupShape& shape, const std::shared_ptr<Call>& call,
+                  std::int64_t timeout_ms) {
+  Session& session = *comm.shared->session;
+  Status status = session.stage(*call, shape);
+  if (status.ok()) status = session.submit(comm.group, call);
+  if (!status.ok()) return status;
+  session.finish_within(call, timeout_ms);
+  return session.wait(*call);
+}
+
+Status issue(warren_comm& comm, CallSpec& spec, Said said, warren_handle** handle) {
   spec.stream = comm.stream;
   const GroupShape shape{comm.rank, static_cast<std::int32_t>(comm.members.size())};
   const Status valid = validate(spec, shape);
@@ -380,12 +403,18 @@ Status issue(warren_comm& comm, CallSpec& spec, std::string setup, warren_handle
   if (handle == nullptr) {
     std::shared_ptr<const std::vector<Rank>> contributors;
     Status status;
-    if (setup.empty()) {
+    if (said.timeout_ms != 0) {
+      const auto call = std::make_shared<Call>();
+      call->spec = spec;
+      call->setup = std::move(said.setup);
+      status = run_within(comm, shape, call, said.timeout_ms);
+      contributors = call->contributors;
+    } else if (said.setup.empty()) {
       status = session.run(comm.group, shape, spec, contributors);
     } else {
       Call call;
       call.spec = spec;
-      call.setup = std::move(setup);
+      call.setup = std::move(said.setup);
       status = session.stage(call, shape);
       if (status.ok()) status = session.run(comm.group, call);
       contributors = std::move(call.contributors);
@@ -398,7 +427,7 @@ Status issue(warren_comm& comm, CallSpec& spec, std::string setup, warren_handle
   }
   auto call = std::make_shared<Call>();
   call->spec = spec;
-  call->setup = std::move(setup);
+  call->setup = std::move(said.setup);
   auto made = std::make_unique<warren_handle>(
       warren_handle{comm.shared, call, spec.collective == Collective::kPoint ? nullptr : comm.newest, shape.size});
   Status status;
@@ -408,6 +437,7 @@ Status issue(warren_comm& comm, CallSpec& spec, std::string setup, warren_handle
     status = session.stage(*call, shape);
     if (status.ok()) status = session.submit(comm.group, call);
   }
+  if (status.ok() && said.timeout_ms != 0) session.finish_within(call, said.timeout_ms);
   if (status.ok()) *handle = made.release();
   return status;
 }
@@ -419,8 +449,8 @@ warren_code start(warren_comm* comm, CallSpec& spec, const warren_call_options* 
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (options == nullptr) return issue(*comm, spec, {}, handle);
-    auto setup = say(*comm, *options, spec);
-    return setup.ok() ? issue(*comm, spec, std::move(setup).value(), handle) : setup.status();
+    auto said = say(*comm, *options, spec);
+    return said.ok() ? issue(*comm, spec, std::move(said).value(), handle) : said.status();
   });
 }
 
@@ -583,7 +613,9 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
     std::vector<std::string_view> variables;
     for (char** v = environ; v != nullptr && *v != nullptr; v++) variables.emplace_back(*v);
     for (const std::string& line : warren::worker::misspelled_variables(variables)) log(WARREN_LOG_WARNING, line);
-    auto session = Session::create(settings.value(), log);
+    warren::worker::Interrupt interrupt;
+    if (options != nullptr) interrupt = {options->interrupt, options->interrupt_context};
+    auto session = Session::create(settings.value(), log, interrupt);
     if (!session.ok()) return session.status();
     auto made = std::make_unique<warren_comm>();
     made->shared = std::make_shared<Shared>();
@@ -619,6 +651,16 @@ warren_code warren_drain(warren_comm* comm, int64_t within_ms) {
     if (!comm->first) return {Code::kInvalidArgument, "only the communicator that warren_create made drains"};
     if (within_ms < 0) return {Code::kInvalidArgument, "within_ms is negative"};
     comm->shared->session->drain(std::min(within_ms, warren::limits::kMaxDrainMs), "the program asked for it");
+    return {};
+  });
+}
+
+warren_code warren_abort(warren_comm* comm, const char* reason) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
+  return guarded([&]() -> Status {
+    if (forked(*comm->shared)) return {Code::kClosed, "this process was forked: the communicator is its parent's"};
+    const std::string_view why = reason == nullptr ? "it gave no reason" : reason;
+    comm->shared->session->abort(std::string(why.substr(0, kMostReasonBytes)));
     return {};
   });
 }
@@ -1155,6 +1197,22 @@ warren_code warren_wait(warren_handle* handle) {
     const Entry entry(*handle->shared);
     if (!entry.status().ok()) return entry.status();
     Status status = handle->shared->session->wait(*handle->call);
+    if (status.ok() && handle->newest != nullptr) *handle->newest = {true, handle->call->contributors};
+    return status;
+  });
+}
+
+warren_code warren_wait_for(warren_handle* handle, int64_t timeout_ms, int32_t* finished) {
+  if (handle == nullptr || finished == nullptr || timeout_ms < 0) {
+    return report(Status(Code::kInvalidArgument, "wait_for: a pointer is NULL, or the time negative"));
+  }
+  *finished = 0;
+  return guarded([&]() -> Status {
+    const Entry entry(*handle->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (!handle->shared->session->wait_for(*handle->call, std::min(timeout_ms, kMostWaitMs))) return {};
+    *finished = 1;
+    const Status status = handle->call->status;
     if (status.ok() && handle->newest != nullptr) *handle->newest = {true, handle->call->contributors};
     return status;
   });

@@ -407,6 +407,14 @@ void Control::end_life(const Status& why) {
   post(EndLife{why});
 }
 
+void Control::abort(const std::string& reason) {
+  post(Abort{reason});
+}
+
+void Control::tick() {
+  post(Tick{});
+}
+
 void Control::drain(std::int64_t within_ms, const std::string& reason) {
   post(Drain{within_ms, reason});
 }
@@ -552,6 +560,8 @@ bool Control::drain_commands() {
               life_sign_.ended(readable(c.why), logs_);
               machine_->leave(false, c.why.describe(), now(), effects);
             },
+            [&](const Abort& c) { data_path_.aborted(c.reason); },
+            [&](const Tick&) {},
             [&](const Drain& c) { begin_drain(now() + c.within_ms, c.reason, false); },
             [&](const Load&) { machine_->load(now(), effects); },
             [&](Map& c) {

@@ -68,6 +68,8 @@ class DataPath {
   virtual void link_failed(GroupId group, Rank peer, const Status& why) = 0;
   virtual void failed(const worker_effect::Fail& what) = 0;
   virtual void finished() = 0;
+  // The program gives this life up.
+  virtual void aborted(const std::string& reason) = 0;
   // This worker drains: no call begins any more.
   virtual void begin_nothing() = 0;
   // Whether no call is under way, or it does not matter.
@@ -121,6 +123,11 @@ class Control {
   void leave(bool finalize, const std::string& reason);
   // Likewise without finalize, where this life cannot go on, for no fault of its program's: its next one does.
   void end_life(const Status& why);
+  // The program gives this life up: DataPath::aborted() comes from the control thread, so also from a callback's
+  // thread.
+  void abort(const std::string& reason);
+  // DataPath::tick() has an earlier deadline than it said.
+  void tick();
   // This worker's place is needed elsewhere: it leaves when no call is under way, at the latest in so long.
   void drain(std::int64_t within_ms, const std::string& reason);
   void load();
@@ -162,6 +169,10 @@ class Control {
   struct EndLife {
     Status why;
   };
+  struct Abort {
+    std::string reason;
+  };
+  struct Tick {};
   struct Drain {
     std::int64_t within_ms;
     std::string reason;
@@ -203,7 +214,7 @@ class Control {
   };
   struct Exit {};
   using Command =
-      std::variant<WantLink, LinkBroken, RoundFailed, Leave, EndLife, Drain, Load, Map, Followed, Looked,
+      std::variant<WantLink, LinkBroken, RoundFailed, Leave, EndLife, Abort, Tick, Drain, Load, Map, Followed, Looked,
                    WorkerMachine::Vote, WorkerMachine::StateWord, LogGap, ForgetSegment, Lend, TakeBack, Answer, Exit>;
   struct Sockets;
 

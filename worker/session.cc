@@ -52,6 +52,9 @@ constexpr std::size_t kLeastFiles = 32;
 constexpr auto kAskForName = std::chrono::milliseconds(200);
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
+// A person who presses Ctrl-C notices a third of a second.
+constexpr auto kAskInterval = std::chrono::milliseconds(100);
+constexpr int kMovesBetweenLooksAtTheClock = 64;
 // From one look at what calls wait for to the next, while nothing moves.
 constexpr std::chrono::milliseconds kBlockedLookInterval(900);
 // GPUs wake nobody: whoever sleeps looks at buffers that move after a while, which grows while nothing comes, to a
@@ -167,9 +170,10 @@ class Session::Span {
   const std::int64_t began_ns_;
 };
 
-Session::Session(const Settings& settings, const Log& log)
+Session::Session(const Settings& settings, const Log& log, const Interrupt& interrupt)
     : settings_(settings),
       log_(log),
+      interrupt_(interrupt),
       transport_([this](GroupId group, Rank peer) { control_->want_link(group, peer); },
                  [this](Rank peer) {
                    return host_log_ ? host_log_->segment_of(lives_[static_cast<std::size_t>(peer.value)]) : nullptr;
@@ -177,7 +181,7 @@ Session::Session(const Settings& settings, const Log& log)
                  &memory_),
       engine_(transport_, board_) {}
 
-Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const Log& log) {
+Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const Log& log, const Interrupt& interrupt) {
   (void)allow_many_connections();
   // ZeroMQ aborts where its first ones cannot be opened.
   if (Status s = has_room_for_files(kLeastFiles); !s.ok()) return s.because_of_this("cannot join job " + settings.job);
@@ -197,7 +201,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   beginning.spare = settings.begins_as_spare;
   beginning.join_by = std::chrono::steady_clock::now() + std::chrono::milliseconds(settings.join_timeout_ms);
   while (true) {
-    auto session = join(settings, log, beginning);
+    auto session = join(settings, log, interrupt, beginning);
     if (!session.ok() || session.value() != nullptr) return session;
     if (std::chrono::steady_clock::now() < beginning.join_by) continue;
     return beginning.why.because_of_this(Code::kTimeout, "the join timeout is over");
@@ -215,12 +219,14 @@ Status Session::await_tracker_name() const {
     const Status resolved = resolve_host(settings_.tracker_host, left()).status();
     if (resolved.ok() || left().count() <= 0) return resolved;
     if (!told) log_(WARREN_LOG_WARNING, resolved.describe() + "; it is asked for again until the join timeout is over");
+    if (const Status told_to = ask(); !told_to.ok()) return told_to;
     std::this_thread::sleep_for(kAskForName);
   }
 }
 
-Result<std::shared_ptr<Session>> Session::join(const Settings& settings, const Log& log, Beginning& beginning) {
-  std::shared_ptr<Session> session(new Session(settings, log), &Session::release);
+Result<std::shared_ptr<Session>> Session::join(const Settings& settings, const Log& log, const Interrupt& interrupt,
+                                               Beginning& beginning) {
+  std::shared_ptr<Session> session(new Session(settings, log, interrupt), &Session::release);
   session->spare_ = beginning.spare;
   session->begins_again_ = beginning.again;
   Status status = session->prepare(beginning);
@@ -362,7 +368,7 @@ Result<std::optional<wire::Held>> Session::held_beside_stale(Epoch called) {
 Status Session::wait_for_plan() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return installed_ || !failed_.ok() || begin_again_ || called_; });
+    await(lock, [&] { return installed_ || !failed_.ok() || begin_again_ || called_; });
     if (begin_again_) {
       if (over_.ok()) control_->leave(false, "it begins again, as a spare that has looked at nothing");
       return {};
@@ -396,7 +402,7 @@ void Session::look(std::unique_lock<std::mutex>& lock, const worker_effect::Call
     lock.unlock();
     control_->map(call);
     lock.lock();
-    changed_.wait(lock, [&] { return mapped_ || !failed_.ok() || begin_again_; });
+    await(lock, [&] { return mapped_ || !failed_.ok() || begin_again_; });
     if (!mapped_) return;
     lock.unlock();
     logged = kept_in(*host_log_);
@@ -635,10 +641,25 @@ void Session::fetched(Rank from, const wire::FetchReply& reply, std::span<const 
 }
 
 std::optional<TimeMs> Session::tick() {
-  if (!recall_) return std::nullopt;
   // Heartbeats do not wait for a program's function that runs under the lock.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return now() + kTickAgainMs;
+  if (const auto over = deadlines_.overdue(now()); over && !exiting_) end_overdue(*over);
+  const auto own = recall_ ? tick_of_log() : std::nullopt;
+  const auto call = deadlines_.next();
+  return call && (!own || *call < *own) ? call : own;
+}
+
+void Session::end_overdue(const Deadlines::Deadline& over) {
+  const auto call = over.call.lock();
+  if (call == nullptr) return;
+  const std::vector<std::string> waits = engine_.describe_waits();
+  end_life(Status(Code::kTimeout, describe(*call) + " has not finished within the " + std::to_string(over.timeout_ms) +
+                                      " ms that its timeout_ms gives it" +
+                                      (waits.empty() ? "" : "; " + waits.front())));
+}
+
+std::optional<TimeMs> Session::tick_of_log() {
   look_at_exchange();
   if (engine_.stopped() && moves_exchanged_) return now() + kTickAgainMs;
   if (exiting_) return std::nullopt;
@@ -922,6 +943,12 @@ void Session::finished() {
   wake(caller_wake_);
 }
 
+void Session::aborted(const std::string& reason) {
+  const auto lock = lock_for_control();
+  if (finished_) return;
+  end_life(Status(Code::kClosed, "the program has aborted its communicator: " + reason), Blame::kProgram);
+}
+
 void Session::begin_nothing() {
   drains_.store(true, std::memory_order_relaxed);
 }
@@ -965,7 +992,42 @@ void Session::stay_out(std::unique_lock<std::mutex>& lock) {
     return;
   drive(lock, [&] { return engine_.outstanding() == 0 || engine_.stopped(); });
   run_callbacks(lock);
-  changed_.wait(lock, [&] { return engine_.stopped(); });
+  await(lock, [&] { return engine_.stopped(); });
+}
+
+template <class Done>
+void Session::await(std::unique_lock<std::mutex>& lock, Done done) {
+  if (interrupt_.asks == nullptr) return changed_.wait(lock, done);
+  while (!changed_.wait_for(lock, kAskInterval, done)) ask(lock);
+}
+
+Status Session::ask() const {
+  if (interrupt_.asks == nullptr) return {};
+  const Status goes_on =
+      call_program(*this, "the interrupt function", [&] { return interrupt_.asks(interrupt_.context); });
+  return goes_on.ok() ? goes_on : Status(Code::kClosed, "the program has interrupted its wait");
+}
+
+void Session::ask(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  const Status goes_on = ask();
+  lock.lock();
+  if (!goes_on.ok()) end_life(goes_on, Blame::kProgram);
+}
+
+// What is asked may take long (an interpreter's lock): the engine's thread drives meanwhile.
+void Session::ask_while_driving(std::unique_lock<std::mutex>& lock) {
+  callers_--;
+  hand_over();
+  ask(lock);
+  callers_++;
+}
+
+int Session::sleep_ms(Clock::time_point until) const {
+  const auto most = interrupt_.asks != nullptr ? kAskInterval : std::chrono::milliseconds(kSleepMs);
+  if (until == Clock::time_point::max()) return static_cast<int>(most.count());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+  return static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), most).count());
 }
 
 void Session::yield_to_control(std::unique_lock<std::mutex>& lock) {
@@ -1336,7 +1398,7 @@ void Session::show_unblocked() {
 }
 
 template <class Done>
-void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
+void Session::drive(std::unique_lock<std::mutex>& lock, Done done, Clock::time_point until) {
   if (done()) {
     // The lock is free for a moment only until the next call.
     yield_to_control(lock);
@@ -1350,8 +1412,15 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   bool slept = false;  // and nothing has moved since
   show_unblocked();
   const Inside here(*this);  // reductions run in here
-  int idle = 0;
-  std::chrono::steady_clock::time_point idle_since, next_log;
+  int idle = 0, moves = 0;
+  Clock::time_point idle_since, next_log, next_ask;
+  const auto ask_now_and_then = [&] {
+    const auto time = Clock::now();
+    if (time < next_ask) return;
+    // The first look only starts the clock.
+    if (next_ask != Clock::time_point()) ask_while_driving(lock);
+    next_ask = time + kAskInterval;
+  };
   while (!done()) {
     const bool outside = work_outside(lock);
     // States that are logged piece by piece hold up no round.
@@ -1365,6 +1434,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
       show_unblocked();
       if (callers_ > 1) changed_.notify_all();
       yield_to_control(lock);
+      if (interrupt_.asks != nullptr && ++moves % kMovesBetweenLooksAtTheClock == 0) ask_now_and_then();
       continue;
     }
     report_failure();
@@ -1395,15 +1465,16 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     }
     if (watched_) {
       // Both would sleep on the same descriptors, and who is sooner takes away what wakes the other.
-      changed_.wait_for(lock, std::chrono::milliseconds(kSleepMs));
+      changed_.wait_for(lock, std::chrono::milliseconds(sleep_ms(until)));
     } else {
       watched_ = true;
       {
         const Unwatch at_end{watched_};
-        sleep(lock, caller_wake_, kSleepMs, true);
+        sleep(lock, caller_wake_, sleep_ms(until), true);
       }
       if (callers_ > 1) changed_.notify_all();
     }
+    if (interrupt_.asks != nullptr) ask_now_and_then();
     idle = 0;
   }
   caller.reset();
@@ -1783,6 +1854,25 @@ Status Session::wait(Call& call) {
     changed_.wait(lock, [&] { return call.settled.load(std::memory_order_relaxed); });
   }
   return call.status;
+}
+
+bool Session::wait_for(Call& call, std::int64_t timeout_ms) {
+  const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  if (call.in_batch.load(std::memory_order_relaxed)) send_fused();
+  if (call.settled.load(std::memory_order_acquire)) return true;
+  std::unique_lock lock(mutex_);
+  drive(
+      lock, [&] { return call.finished.load(std::memory_order_relaxed) || Clock::now() >= until; }, until);
+  run_callbacks(lock);
+  return changed_.wait_until(lock, until, [&] { return call.settled.load(std::memory_order_relaxed); });
+}
+
+void Session::finish_within(const std::shared_ptr<Call>& call, std::int64_t timeout_ms) {
+  {
+    const std::lock_guard lock(mutex_);
+    deadlines_.add(call, timeout_ms, now());
+  }
+  control_->tick();
 }
 
 bool Session::test(Call& call) {

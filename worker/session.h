@@ -19,6 +19,7 @@
 #include "worker/checkpoints.h"
 #include "worker/control.h"
 #include "worker/dead_segments.h"
+#include "worker/deadlines.h"
 #include "worker/device/device_library.h"
 #include "worker/device/staging.h"
 #include "worker/disk/disk_log.h"
@@ -28,6 +29,7 @@
 #include "worker/engine.h"
 #include "worker/fusion.h"
 #include "worker/host_memory.h"
+#include "worker/interrupt.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
 #include "worker/narrowing.h"
@@ -46,7 +48,9 @@ class Session final : private DataPath {
   // ended, and this worker was not needed; with OnRollback::kExit the process ends instead, with kExitFinished.
   // The last owner may let go of it on any thread, also in a callback: when it has, nothing of the session logs, or
   // calls the program, any more.
-  static Result<std::shared_ptr<Session>> create(const Settings& settings, const Log& log);
+  // `interrupt` is asked by threads that wait in calls, and by the one that waits in here.
+  static Result<std::shared_ptr<Session>> create(const Settings& settings, const Log& log,
+                                                 const Interrupt& interrupt = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -89,8 +93,12 @@ class Session final : private DataPath {
   [[nodiscard]] std::uint32_t min_workers() const { return settings_.min_workers; }
   // For what mode shrink does not have. kInvalidArgument: this is it.
   [[nodiscard]] Status needs_mode_wait(std::string_view what) const;
+  // A call that was submitted is to finish within so long from now; else this life is over, with kTimeout.
+  void finish_within(const std::shared_ptr<Call>& call, std::int64_t timeout_ms);
   // Safe beside a thread that is inside another call.
   Status wait(Call& call);
+  // Likewise for so long at most; whether it has finished.
+  bool wait_for(Call& call, std::int64_t timeout_ms);
   bool test(Call& call);
   // `callback` is called once, outside the lock; at once if the call has finished. wait() and test() see the call as
   // finished only when its callback has returned.
@@ -141,12 +149,15 @@ class Session final : private DataPath {
     begin_nothing();
     control_->drain(within_ms, reason);
   }
+  // The program gives this life up: every outstanding and later call fails with kClosed and this reason, soon. From any
+  // thread, also in a callback.
+  void abort(const std::string& reason) { control_->abort(reason); }
   // Every outstanding and later call fails with kClosed; the other ranks hear that this one has gone, unless it has
   // finalized.
   void close();
 
  private:
-  Session(const Settings& settings, const Log& log);
+  Session(const Settings& settings, const Log& log, const Interrupt& interrupt);
   ~Session() override;
   // For its last owner.
   static void release(Session* session);
@@ -162,7 +173,8 @@ class Session final : private DataPath {
     Status why;  // the life before was over, where it was no spare that has looked at something
   };
   // Null: another life is to begin, as `beginning` says now.
-  static Result<std::shared_ptr<Session>> join(const Settings& settings, const Log& log, Beginning& beginning);
+  static Result<std::shared_ptr<Session>> join(const Settings& settings, const Log& log, const Interrupt& interrupt,
+                                               Beginning& beginning);
   // Waits until the tracker's name resolves, for at most the join timeout.
   [[nodiscard]] Status await_tracker_name() const;
   Status prepare(const Beginning& beginning);
@@ -191,19 +203,33 @@ class Session final : private DataPath {
   void committed(Version version, Timeline timeline) override;
   void tracker_away(bool away) override;
   std::optional<TimeMs> tick() override;
+  std::optional<TimeMs> tick_of_log();
+  void end_overdue(const Deadlines::Deadline& over);
   bool may_hang() const override { return moves_exchanged_; }
   bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
              std::unique_ptr<HostPipe> pipe) override;
   void link_failed(GroupId group, Rank peer, const Status& why) override;
   void failed(const worker_effect::Fail& what) override;
   void finished() override;
+  void aborted(const std::string& reason) override;
   void begin_nothing() override;
   bool may_leave(bool at_once) override;
   bool leave(bool at_once, int exit_code, const std::function<void()>& say) override;
   void serve(const wire::Plan& plan) override;
 
+  using Clock = std::chrono::steady_clock;
+  // Drives the engine until `done`, which holds at the latest at `until`.
   template <class Done>
-  void drive(std::unique_lock<std::mutex>& lock, Done done);
+  void drive(std::unique_lock<std::mutex>& lock, Done done, Clock::time_point until = Clock::time_point::max());
+  // Waits for what other threads do.
+  template <class Done>
+  void await(std::unique_lock<std::mutex>& lock, Done done);
+  // Outside the lock: whether the calling thread, one of the program's, is to go on waiting.
+  [[nodiscard]] Status ask() const;
+  // The same of one that holds the lock; if it is not to, this life is over.
+  void ask(std::unique_lock<std::mutex>& lock);
+  void ask_while_driving(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] int sleep_ms(Clock::time_point until) const;
   void yield_to_control(std::unique_lock<std::mutex>& lock);
   void look_whether_blocked();
   void show_unblocked();
@@ -284,6 +310,7 @@ class Session final : private DataPath {
 
   const Settings settings_;
   const Log log_;
+  const Interrupt interrupt_;
   RoundBoard board_;
   Batch batch_;                       // under the lock
   bool sends_batch_ = false;          // likewise: a thread is sending one, also while it has let go of the lock
@@ -350,6 +377,7 @@ class Session final : private DataPath {
   std::vector<pollfd> pollfds_;
   std::chrono::microseconds move_pause_{};  // how long a sleeper leaves buffers alone that move
   std::optional<TimeMs> look_again_;        // at dead segments
+  Deadlines deadlines_;
   // Since when results gather in the log, of which all are needed: the newest commit, or the life's begin.
   struct Gathers {
     TimeMs since;

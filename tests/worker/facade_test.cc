@@ -34,6 +34,7 @@ struct Fake {
   std::string created_with;
   warren_options options{};
   bool finished = true;
+  std::int64_t waited_ms = -1;
   std::vector<int> contributors{0, 1, 3};
   warren_callback callback = nullptr;
   void* callback_context = nullptr;
@@ -66,6 +67,7 @@ std::string text_of(const warren_call_options* said) {
   if (said->once != nullptr) add(std::string("once ") + said->once);
   if (said->wire != 0 && said->wire != WARREN_F32) add("wire " + std::to_string(said->wire));
   if (said->algorithm != nullptr) add(std::string("by ") + said->algorithm);
+  if (said->timeout_ms != 0) add("within " + std::to_string(said->timeout_ms) + " ms");
   return text;
 }
 
@@ -278,6 +280,14 @@ warren_code warren_recv(warren_comm*, void* buffer, size_t count, warren_type ty
 warren_code warren_wait(warren_handle* handle) {
   return handle->code;
 }
+warren_code warren_wait_for(warren_handle* handle, int64_t timeout_ms, int32_t* finished) {
+  fake->waited_ms = timeout_ms;
+  *finished = fake->finished ? 1 : 0;
+  return fake->finished ? handle->code : WARREN_OK;
+}
+warren_code warren_abort(warren_comm*, const char* reason) {
+  return record({.name = std::string("abort: ") + reason}, nullptr, nullptr, SITE);
+}
 warren_code warren_test(warren_handle*, int32_t* finished) {
   *finished = fake->finished ? 1 : 0;
   return WARREN_OK;
@@ -431,6 +441,43 @@ TEST_F(FacadeTest, WhatIsSaidOfACallGoesWithItAndWithNoOther) {
   EXPECT_EQ(fake_.calls[2].name, "reduce_scatter");
   EXPECT_EQ(fake_.calls[3].said, "");
   EXPECT_EQ(fake_.calls[4].said, "wire " + std::to_string(WARREN_I8));
+}
+
+TEST_F(FacadeTest, AMessageMayHaveATimeoutAsAnyOtherCall) {
+  Communicator comm = Communicator::create();
+  std::vector<float> v{1};
+  comm.within(std::chrono::seconds(3)).recv(v, 2);
+  comm.within(std::chrono::milliseconds(7)).once("sketch").allreduce(std::span(v));
+  EXPECT_EQ(fake_.calls[0].said, "within 3000 ms");
+  EXPECT_EQ(fake_.calls[1].said, "once sketch, within 7 ms");
+}
+
+TEST_F(FacadeTest, AWaitMayBeForSoLongAlone) {
+  Communicator comm = Communicator::create();
+  std::vector<float> v{1};
+  Handle handle = comm.allreduce_async(std::span(v));
+  fake_.finished = false;
+  EXPECT_FALSE(handle.wait_for(std::chrono::milliseconds(20)));
+  EXPECT_EQ(fake_.waited_ms, 20);
+  fake_.finished = true;
+  EXPECT_TRUE(handle.wait_for(std::chrono::milliseconds(-5)));
+  EXPECT_EQ(fake_.waited_ms, 0);
+}
+
+TEST_F(FacadeTest, TheProgramIsAskedAndWhatItThrowsMeansStop) {
+  int asked = 0;
+  Options options;
+  options.interrupt = [&] {
+    if (++asked == 3) throw std::runtime_error("Ctrl-C");
+    return asked == 2;
+  };
+  Communicator comm = Communicator::create(options);
+  const auto ask = [&] { return fake_.options.interrupt(fake_.options.interrupt_context); };
+  EXPECT_EQ(ask(), 0);
+  EXPECT_EQ(ask(), 1);
+  EXPECT_EQ(ask(), 1);
+  comm.abort("the user has had enough");
+  EXPECT_EQ(fake_.last().name, "abort: the user has had enough");
 }
 
 TEST_F(FacadeTest, ASpanEndsOnceWithItsObject) {

@@ -79,6 +79,10 @@ typedef enum warren_log_level { WARREN_LOG_INFO = 0, WARREN_LOG_WARNING = 1, WAR
 /* Called from any thread of the library, and from several at once, a line each; `text` is valid during the call. Until
  * the communicator, those split from it and their handles are gone. */
 typedef void (*warren_log_sink)(warren_log_level level, const char* text, void* context);
+/* Asked about ten times a second by a thread of the program's that waits in a call, or in warren_create: 0, it goes on.
+ * Anything else: it does not, and this worker's life in the job is over, as by warren_abort. It may take long, and must
+ * not call the communicator's functions, but for warren_abort. */
+typedef int32_t (*warren_interrupt)(void* context);
 /* Called once when the call has finished, from the thread that finished it, which may be the library's. It must not
  * call the communicator's functions. */
 typedef void (*warren_callback)(warren_code code, const char* error, void* context);
@@ -144,6 +148,8 @@ typedef struct warren_options {
                            not committed; "error": calls fail */
   warren_setting settings[WARREN_MOST_SETTINGS]; /* by warren_options_set; they come before the members above */
   size_t settings_count;
+  warren_interrupt interrupt; /* NULL: nobody is asked */
+  void* interrupt_context;
 } warren_options;
 
 /* `size`: of the struct as the program knows it, which an older header may have made smaller than this library's. */
@@ -169,6 +175,10 @@ WARREN_API warren_code warren_finalize(warren_comm* comm);
  * thread, not from a signal handler; the setting on_sigterm does it for SIGTERM, `warren run` for its workers. Only on
  * what warren_create made. */
 WARREN_API warren_code warren_drain(warren_comm* comm, int64_t within_ms);
+/* Gives this worker's life in the job up: calls that are under way, and all that follow, fail with WARREN_CLOSED and
+ * `reason` within moments; the other ranks wait for its next life. From any thread, beside calls and in callbacks; not
+ * from a signal handler. Returns at once. What is left to do is warren_destroy. NULL: no reason is given. */
+WARREN_API warren_code warren_abort(warren_comm* comm, const char* reason);
 /* Frees the communicator and those split from it that were not destroyed. Without finalize, the other ranks learn that
  * this one has gone. NULL is allowed. */
 WARREN_API void warren_destroy(warren_comm* comm);
@@ -310,6 +320,10 @@ typedef struct warren_call_options {
    * WARREN_INTERNAL, nothing of the buffer reaches another rank, and this worker's life in the job is over. */
   int32_t (*prepare)(void* context);
   void* prepare_context;
+  /* A call that has not finished so many milliseconds after it was made ends this worker's life in the job: it fails
+   * with WARREN_TIMEOUT, and so do all that follow; the other ranks wait for its next life. Recoveries count. 0: it
+   * takes as long as it takes. */
+  int64_t timeout_ms;
 } warren_call_options;
 WARREN_API void warren_call_options_init_sized(warren_call_options* options, size_t size);
 static inline void warren_call_options_init(warren_call_options* options) {
@@ -428,6 +442,9 @@ WARREN_API warren_code warren_recv(warren_comm*, void* buffer, size_t count, war
 
 /* Waits for the call and returns its result; again, the same. */
 WARREN_API warren_code warren_wait(warren_handle*);
+/* Likewise for so many milliseconds at most. *finished: 1 when the call has finished, whose result is returned; else 0,
+ * with WARREN_OK: it goes on, and may be waited for again. */
+WARREN_API warren_code warren_wait_for(warren_handle*, int64_t timeout_ms, int32_t* finished);
 /* *finished: 1 when the call has finished (then the result is warren_wait's), else 0. Does not block. */
 WARREN_API warren_code warren_test(warren_handle*, int32_t* finished);
 /* As warren_contributors, of this call, which has finished, else WARREN_INVALID_ARGUMENT; the code of one that failed.

@@ -315,6 +315,10 @@ struct Options {
   std::string log_full;
   // Any setting by its name in docs/settings.md, as text; before the members above: {{"rewire", "1"}, {"spares", "2"}}.
   std::map<std::string, std::string> settings;
+  // Asked about ten times a second by a thread of the program's that waits in a call, or in create: true, it stops, and
+  // this worker's life in the job is over, as by Communicator::abort. What it throws counts as true. It must not use
+  // the communicator, but for abort.
+  std::function<bool()> interrupt;
 };
 
 namespace detail {
@@ -332,9 +336,18 @@ struct State {
     }
   }
 
+  static std::int32_t ask(void* context) noexcept {
+    try {
+      return static_cast<State*>(context)->interrupt() ? 1 : 0;
+    } catch (...) {
+      return 1;
+    }
+  }
+
   warren_comm* comm = nullptr;
   std::shared_ptr<State> parent;  // of which the C interface would free this one: so it is freed later
   std::function<void(LogLevel, std::string_view)> log_sink;
+  std::function<bool()> interrupt;
   std::shared_ptr<void> serializer;  // of the newest lazy checkpoint
 };
 
@@ -388,6 +401,7 @@ struct CallOptions {
   std::optional<std::string> once;       // it is a set-up round of this name
   Wire wire = Wire::f32;                 // as what its floats travel
   std::optional<std::string> algorithm;  // by which it is made, whatever the setting says
+  std::chrono::milliseconds timeout{0};  // within which it finishes, or this life ends; 0: none
 };
 
 namespace detail {
@@ -414,6 +428,7 @@ class Said {
     if (options.once) said_->once = options.once->c_str();
     if (options.algorithm) said_->algorithm = options.algorithm->c_str();
     said_->wire = static_cast<std::int32_t>(options.wire);
+    said_->timeout_ms = options.timeout.count();
   }
 
   std::optional<warren_call_options> said_;
@@ -446,6 +461,13 @@ class Handle {
 
   // Waits until the call has finished and throws Error if it failed; again, the same.
   void wait() { detail::check(warren_wait(get())); }
+
+  // Likewise for so long at most: true, the call has finished; false, it goes on, and may be waited for again.
+  [[nodiscard]] bool wait_for(std::chrono::milliseconds time) {
+    std::int32_t finished = 0;
+    detail::check(warren_wait_for(get(), std::max<std::int64_t>(0, time.count()), &finished));
+    return finished != 0;
+  }
 
   // Whether the call has finished; does not block. wait() then says how.
   [[nodiscard]] bool test() {
@@ -547,7 +569,8 @@ struct Place : warren_place {
       : warren_place{std::ranges::data(values), std::ranges::size(values) * sizeof(std::ranges::range_value_t<R>)} {}
 };
 
-// The collectives of a communicator, each made with what once(), wire() and algorithm() have said.
+// The collectives and messages of a communicator, each made with what once(), wire(), algorithm() and within() have
+// said; a message has no name, wire type or algorithm.
 // Counts are elements; buffers that are asynchronous stay untouched until the handle has finished. Keeps the
 // communicator alive, and so the job, which is left when this is gone too.
 class Calls {
@@ -571,6 +594,12 @@ class Calls {
   // that serves the collective (docs/algorithms.md).
   [[nodiscard]] Calls algorithm(const std::string& name) const {
     return with([&](CallOptions& o) { o.algorithm = name; });
+  }
+
+  // A call that has not finished within so long ends this worker's life in the job (warren_call_options in c_api.h):
+  // comm.within(std::chrono::seconds(30)).allreduce(…). Zero: it takes as long as it takes.
+  [[nodiscard]] Calls within(std::chrono::milliseconds time) const {
+    return with([&](CallOptions& o) { o.timeout = time; });
   }
 
   // ---- allreduce: every rank gets in[i] of all ranks combined ---------------------------------------------------
@@ -836,6 +865,37 @@ class Calls {
     return Handle(handle, state_, nullptr);
   }
 
+  // ---- point to point: messages between two ranks with one tag (0 … 2^31 − 1) arrive in order -------------------
+  // Size and type must agree. send() may wait until the receiver has called recv(); once it has returned, the message
+  // goes on by itself, even where the communicator is destroyed. What was not received when its receiver destroys the
+  // communicator is dropped.
+
+  template <InputRange In>
+  [[gnu::always_inline]] void send(const In& buffer, int peer, int tag = 0) {
+    detail::check(warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag,
+                              said().get(), nullptr));
+  }
+  template <OutputRange Out>
+  [[gnu::always_inline]] void recv(Out&& buffer, int peer, int tag = 0) {
+    detail::check(warren_recv(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<Out>(), peer, tag,
+                              said().get(), nullptr));
+  }
+  template <InputRange In>
+  requires std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle send_async(In&& buffer, int peer, int tag = 0) {
+    warren_handle* handle = nullptr;
+    detail::check(warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag,
+                              said().get(), &handle));
+    return Handle(handle, state_, nullptr);
+  }
+  template <OutputRange Out>
+  [[nodiscard, gnu::always_inline]] Handle recv_async(Out&& buffer, int peer, int tag = 0) {
+    warren_handle* handle = nullptr;
+    detail::check(warren_recv(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<Out>(), peer, tag,
+                              said().get(), &handle));
+    return Handle(handle, state_, nullptr);
+  }
+
  protected:
   explicit Calls(std::shared_ptr<detail::State> state) : state_(std::move(state)) {}
 
@@ -1097,37 +1157,6 @@ class Communicator : public Calls {
   // n)). See "GPU buffers" in c_api.h.
   void use_stream(void* stream) { detail::check(warren_use_stream(get(), stream)); }
 
-  // ---- point to point: messages between two ranks with one tag (0 … 2^31 − 1) arrive in order -------------------
-  // Size and type must agree. send() may wait until the receiver has called recv(); once it has returned, the message
-  // goes on by itself, even where the communicator is destroyed. What was not received when its receiver destroys the
-  // communicator is dropped.
-
-  template <InputRange In>
-  [[gnu::always_inline]] void send(const In& buffer, int peer, int tag = 0) {
-    detail::check(warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag,
-                              nullptr, nullptr));
-  }
-  template <OutputRange Out>
-  [[gnu::always_inline]] void recv(Out&& buffer, int peer, int tag = 0) {
-    detail::check(warren_recv(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<Out>(), peer, tag,
-                              nullptr, nullptr));
-  }
-  template <InputRange In>
-  requires std::ranges::borrowed_range<In>
-  [[nodiscard, gnu::always_inline]] Handle send_async(In&& buffer, int peer, int tag = 0) {
-    warren_handle* handle = nullptr;
-    detail::check(warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag,
-                              nullptr, &handle));
-    return Handle(handle, state_, nullptr);
-  }
-  template <OutputRange Out>
-  [[nodiscard, gnu::always_inline]] Handle recv_async(Out&& buffer, int peer, int tag = 0) {
-    warren_handle* handle = nullptr;
-    detail::check(warren_recv(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<Out>(), peer, tag,
-                              nullptr, &handle));
-    return Handle(handle, state_, nullptr);
-  }
-
   // ---- groups and the end ---------------------------------------------------------------------------------------
 
   // Collective. Ranks with the same color (≥ 0) make a new communicator, ordered by (key, rank); color −1: none.
@@ -1144,6 +1173,9 @@ class Communicator : public Calls {
   // with code 75 within that time; the job keeps its place for its next life. From any thread. Only on what create()
   // made.
   void drain(std::chrono::milliseconds within) { detail::check(warren_drain(get(), within.count())); }
+  // Gives this worker's life in the job up: calls that are under way, and all that follow, throw ErrorCode::closed with
+  // this reason; the other ranks wait for its next life. From any thread, beside calls and in callbacks.
+  void abort(const std::string& reason) { detail::check(warren_abort(get(), reason.c_str())); }
 
  private:
   template <class T>
@@ -1263,6 +1295,11 @@ inline Communicator Communicator::create(const Options& options) {
     detail::check(warren_options_set(&c, name.c_str(), value.c_str()));
   }
   auto state = std::make_shared<detail::State>();
+  if (options.interrupt) {
+    state->interrupt = options.interrupt;
+    c.interrupt = &detail::State::ask;
+    c.interrupt_context = state.get();
+  }
   if (options.log_sink) {
     state->log_sink = options.log_sink;
     c.log_sink = &detail::State::log;
