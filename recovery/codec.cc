@@ -858,10 +858,21 @@ Status validate(const wire::LinkBroken& b) {
   return text_is_printable("evidence", b.evidence(), limits::kMaxReasonBytes);
 }
 
+Status validate(const wire::About& a) {
+  if (a.has_rank()) {
+    if (Status s = rank_in_any_world("rank", a.rank()); !s.ok()) return s;
+  }
+  if (a.has_peer()) {
+    if (Status s = rank_in_any_world("peer", a.peer()); !s.ok()) return s;
+  }
+  return text_is_printable("round", a.round(), limits::kMaxRoundTextBytes);
+}
+
 Status validate(const wire::RoundFailed& f) {
   if (Status s = member_epoch(f.epoch()); !s.ok()) return s;
   if (Status s = known_code(f.code()); !s.ok()) return s;
   if (f.reason().empty()) return bad("no reason");
+  if (Status s = validate(f.about()); !s.ok()) return s;
   return text_is_printable("reason", f.reason(), limits::kMaxReasonBytes);
 }
 
@@ -1112,6 +1123,7 @@ Status validate(const wire::Interrupt& i) {
   if (Status s = known_code(i.code()); !s.ok()) return s;
   if (i.reason().empty()) return bad("no reason");
   if (i.ends_job() && i.resume()) return bad("it ends the job, and resumes");
+  if (Status s = validate(i.about()); !s.ok()) return s;
   if (Status s = text_is_printable("reason", i.reason(), limits::kMaxReasonBytes); !s.ok()) return s;
   std::int64_t last = -1;
   for (const std::uint32_t rank : i.lost()) {

@@ -13,6 +13,7 @@ inline constexpr std::size_t kMaxHostIdBytes = 128;
 inline constexpr std::size_t kMaxAddressBytes = 128;
 inline constexpr std::size_t kMaxEndpointsPerWorker = 8;
 inline constexpr std::size_t kMaxReasonBytes = 4096;
+inline constexpr std::size_t kMaxRoundTextBytes = 96;
 inline constexpr std::size_t kMaxRoundsPerHeartbeat = 16;
 inline constexpr std::size_t kMaxLinksPerHeartbeat = 16;
 // A life that has more of them does not say that it is blocked.
@@ -90,7 +91,7 @@ constexpr std::size_t retired_lives(std::size_t world_size) {
 inline constexpr std::size_t kMaxControlMessageBytes = std::size_t{32} << 20;
 static_assert((kMaxWorldSize + kMaxReplicas) * (kMaxMemberBytes + 8) + kMaxFrontierBytes +
                       2 * kMaxSetupsPerJob * kMaxSetupEntryBytes + kMaxSetupRangesPerPlan * kMaxRangeBytes +
-                      3 * kMaxReasonBytes + 2 * kMaxCostsBytes + 8 * retired_lives(kMaxWorldSize) <=
+                      3 * kMaxReasonBytes + 2 * kMaxRoundTextBytes + 2 * kMaxCostsBytes + 8 * retired_lives(kMaxWorldSize) <=
                   kMaxControlMessageBytes,
               "the largest plan fits in one message, and with the interrupt that ended it in the journal");
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "recovery/check.h"
+#include "recovery/ids.h"
 
 namespace warren {
 
@@ -60,6 +61,14 @@ class [[nodiscard]] Status {
     return s;
   }
 
+  // The same failure, which concerns this other rank, or happened in this round. Only on failures.
+  [[nodiscard]] Status about(Rank peer) const;
+  [[nodiscard]] Status about(const RoundId& round) const;
+  [[nodiscard]] Status about(std::string round) const;
+  // What the newest link of the chain that says so is about; kNoRank, empty: nothing does.
+  [[nodiscard]] Rank peer() const;
+  [[nodiscard]] std::string_view round() const;  // as texts name it: "5.3"
+
   // The whole chain: "cannot join job x: the tracker refused: world size 4 is not the job's 8".
   [[nodiscard]] std::string describe() const;
 
@@ -70,6 +79,8 @@ class [[nodiscard]] Status {
     Code code;
     std::string message;
     std::shared_ptr<const Failure> cause;
+    Rank peer = kNoRank;
+    std::string round;
   };
   std::shared_ptr<const Failure> failure_;
 };

@@ -653,24 +653,25 @@ void TrackerMachine::announce(TimeMs now, Effects& effects) {
 }
 
 void TrackerMachine::interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
-                               Effects& effects) {
+                               Effects& effects, const wire::About& about) {
   if (logged() && (code == Code::kPeerLost || code == Code::kCorrupt)) {
-    return end_epoch(code, what, lost, Ending::kResumes, now, effects);
+    return end_epoch(code, what, lost, Ending::kResumes, now, effects, about);
   }
-  if (logged()) return roll_back(code, what, now, effects);
-  end_epoch(code, what, lost, Ending::kRollsBack, now, effects);
+  if (logged()) return roll_back(code, what, now, effects, about);
+  end_epoch(code, what, lost, Ending::kRollsBack, now, effects, about);
 }
 
-void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects) {
+void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects,
+                               const wire::About& about) {
   count(Transition::rolled_back);
   doubted_.clear();
   forget_what_leavers_say();
   if (code == Code::kDesync) forget_uncommitted_setups();
-  end_epoch(code, what, {}, Ending::kRollsBack, now, effects);
+  end_epoch(code, what, {}, Ending::kRollsBack, now, effects, about);
 }
 
 void TrackerMachine::end_epoch(Code code, const std::string& what, const std::vector<std::uint32_t>& lost,
-                               Ending ending, TimeMs now, Effects& effects) {
+                               Ending ending, TimeMs now, Effects& effects, wire::About about) {
   WARREN_CHECK(planned() && state_ != State::kFinished, "only a plan is interrupted");
   count(Transition::interrupted);
   ++interrupts_;
@@ -712,6 +713,8 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   interrupt_.mutable_lost()->Add(lost.begin(), lost.end());
   interrupt_.set_resume(resume);
   interrupt_.set_ends_job(ending == Ending::kEndsJob);
+  if (!about.has_peer() && !lost.empty()) about.set_peer(lost.front());
+  *interrupt_.mutable_about() = std::move(about);
   last_interrupt_ = interrupt_.reason();
   state_ = State::kInterrupted;
   since_ = answered_ = interrupted_at_ = now;

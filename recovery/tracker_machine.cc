@@ -1000,7 +1000,9 @@ void TrackerMachine::on_round_failed(Incarnation who, const wire::RoundFailed& f
   const auto code = static_cast<Code>(f.code());
   // A round that lost a link: who is to blame is being found out.
   if (code == Code::kPeerLost && !evidence_.empty()) return;
-  interrupt(code, name(*rank) + " reports: " + f.reason(), {}, now, effects);
+  wire::About about = f.about();
+  about.set_rank(static_cast<std::uint32_t>(*rank));
+  interrupt(code, name(*rank) + " reports: " + f.reason(), {}, now, effects, about);
 }
 
 void TrackerMachine::on_stopped(Incarnation who, const wire::Stopped& s, TimeMs now, Effects& effects) {

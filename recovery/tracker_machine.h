@@ -645,14 +645,15 @@ class TrackerMachine {
   void repeat_plan(std::size_t rank, TimeMs now, Effects& effects);
   void plan_arrived(std::size_t rank, TimeMs now, Effects& effects);  // as far as is known
   void count_on(Member& member, const wire::GpuCounters& told);
-  // Ends the newest plan, or its interrupt with another one. Resumes if that is possible after `code`.
+  // Ends the newest plan, or its interrupt with another one. Resumes if that is possible after `code`. `about`: what is
+  // known beside the lost ranks.
   void interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
-                 Effects& effects);
-  void roll_back(Code code, const std::string& what, TimeMs now, Effects& effects);
+                 Effects& effects, const wire::About& about = {});
+  void roll_back(Code code, const std::string& what, TimeMs now, Effects& effects, const wire::About& about = {});
   // What comes after it: its lives go on; all begin anew; nothing.
   enum class Ending : std::uint8_t { kResumes, kRollsBack, kEndsJob };
   void end_epoch(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, Ending ending, TimeMs now,
-                 Effects& effects);
+                 Effects& effects, wire::About about = {});
   void catch_up(std::size_t rank, std::uint64_t epoch, TimeMs now, Effects& effects);
   void commit(TimeMs now, Effects& effects);
   // A member was told of it by a tracker whose journal is not this one: it is lost, or this one is an older copy.

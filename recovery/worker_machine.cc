@@ -408,6 +408,10 @@ void WorkerMachine::send_round_failed(std::vector<WorkerEffect>& effects) {
   f.set_code(static_cast<std::uint32_t>(failed_round_.code()));
   const std::string reason = wire_text(failed_round_.describe());
   f.set_reason(reason.empty() ? "no reason given" : reason);
+  if (const Rank peer = failed_round_.peer(); peer != kNoRank) {
+    f.mutable_about()->set_peer(static_cast<std::uint32_t>(peer.value));
+  }
+  f.mutable_about()->set_round(std::string(failed_round_.round().substr(0, limits::kMaxRoundTextBytes)));
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -924,9 +928,24 @@ void WorkerMachine::suspend(TimeMs now, std::vector<WorkerEffect>& effects) {
   send_report(effects);
 }
 
+// What an interrupt says is about another rank than this one.
+Status WorkerMachine::said_by(const wire::Interrupt& interrupt) const {
+  Status said(static_cast<Code>(interrupt.code()), interrupt.reason());
+  const wire::About& about = interrupt.about();
+  const auto at = static_cast<int>(about.rank());
+  const bool own =
+      about.has_rank() && at < plan_.members_size() && plan_.members(at).incarnation() == options_.self.value;
+  if (about.has_rank() && !own) {
+    said = said.about(Rank(static_cast<std::int32_t>(about.rank())));
+  } else if (about.has_peer()) {
+    said = said.about(Rank(static_cast<std::int32_t>(about.peer())));
+  }
+  return about.round().empty() ? said : said.about(about.round());
+}
+
 void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, TimeMs now, std::vector<WorkerEffect>& effects) {
   const Epoch epoch(interrupt.epoch());
-  const Status said(static_cast<Code>(interrupt.code()), interrupt.reason());
+  const Status said = said_by(interrupt);
   // With a log, what ends all lives without being the program's fault sends the job back to its newest checkpoint.
   const bool rolled_back = !interrupt.resume() && !interrupt.ends_job() && options_.join.settings().replicas() != 0 &&
                            (said.code() == Code::kUnavailable || said.code() == Code::kPeerLost ||

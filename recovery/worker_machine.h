@@ -260,6 +260,7 @@ class WorkerMachine {
   void send_link_broken(const BrokenLink& broken, std::vector<WorkerEffect>& effects);
   void report_broken(BrokenLink broken, TimeMs now, std::vector<WorkerEffect>& effects);
   void send_round_failed(std::vector<WorkerEffect>& effects);
+  [[nodiscard]] Status said_by(const wire::Interrupt& interrupt) const;
   void send_stopped(std::vector<WorkerEffect>& effects);
   void send_report(std::vector<WorkerEffect>& effects);
   void send_load(std::vector<WorkerEffect>& effects);

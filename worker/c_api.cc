@@ -46,19 +46,25 @@ using warren::worker::Session;
 
 namespace {
 
+// A failure as a thread of the program's may ask for it.
+struct LastError {
+  Code code = Code::kOk;
+  std::int32_t rank = -1, peer = -1;
+  std::string round, text;
+};
 // The calling thread's; null: it has none. Nothing that a thread destroys when it ends: destructors of what is static,
 // and of what the thread made before, run later, and their calls may fail too. What those leave stays.
-thread_local std::string* last_error = nullptr;
+thread_local LastError* last_error = nullptr;
 void free_at_end_of_thread() {
   struct Owner {
     ~Owner() { delete std::exchange(last_error, nullptr); }
   };
   thread_local const Owner owner;
 }
-std::string& error_text() {
+LastError& error_to_tell() {
   if (last_error == nullptr) {
     free_at_end_of_thread();
-    last_error = new std::string();
+    last_error = new LastError();
   }
   return *last_error;
 }
@@ -147,12 +153,16 @@ void count_forks() {
   (void)once;
 }
 
-warren_code report(const Status& status) noexcept {
+// `rank`: of this worker in its job; -1: it has none.
+warren_code report(const Status& status, std::int32_t rank = -1) noexcept {
+  if (status.ok()) [[likely]]
+    return WARREN_OK;
   try {
-    if (!status.ok()) error_text() = status.describe();
-    if (status.code() == Code::kDesync) error_text() = site_names().explain(std::move(error_text()));
+    LastError& error = error_to_tell();
+    error = {status.code(), rank, status.peer().value, std::string(status.round()), status.describe()};
+    if (status.code() == Code::kDesync) error.text = site_names().explain(std::move(error.text));
   } catch (const std::bad_alloc&) {
-    if (last_error != nullptr) last_error->clear();  // the code says enough
+    if (last_error != nullptr) *last_error = {status.code(), rank, -1, {}, {}};  // the code says enough
   }
   return static_cast<warren_code>(status.code());
 }
@@ -254,14 +264,21 @@ bool forked(const Shared& shared) {
 }
 
 template <class Body>
-warren_code guarded(Body body) {
+Status caught(Body body) {
   try {
-    return report(body());
+    return body();
   } catch (const std::bad_alloc&) {
-    return report(Status(Code::kExhausted, "out of memory"));
+    return {Code::kExhausted, "out of memory"};
   } catch (const std::exception& e) {
-    return report(Status(Code::kInternal, std::string("unexpected: ") + e.what()));
+    return {Code::kInternal, std::string("unexpected: ") + e.what()};
   }
+}
+
+// What is done with a communicator of this job.
+template <class Body>
+warren_code guarded(const Shared& shared, Body body) {
+  const Status status = caught(body);
+  return status.ok() ? WARREN_OK : report(status, shared.session->rank().value);
 }
 
 // Where in its module a call was made: the same number in every process that runs the same binary, wherever it was
@@ -445,7 +462,7 @@ Status issue(warren_comm& comm, CallSpec& spec, Said said, warren_handle** handl
 warren_code start(warren_comm* comm, CallSpec& spec, const warren_call_options* options, warren_handle** handle) {
   if (handle != nullptr) *handle = nullptr;
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (options == nullptr) return issue(*comm, spec, {}, handle);
@@ -558,7 +575,7 @@ warren_code warren_options_set(warren_options* options, const char* name, const 
   if (options == nullptr || name == nullptr || value == nullptr) {
     return report(Status(Code::kInvalidArgument, "options_set: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return report(caught([&]() -> Status {
     if (options->struct_size != sizeof *options || options->settings_count > WARREN_MOST_SETTINGS) {
       return {Code::kInvalidArgument,
               "options_set: the options were not filled by warren_options_init of this version, " WARREN_VERSION};
@@ -571,7 +588,7 @@ warren_code warren_options_set(warren_options* options, const char* name, const 
     if (same == given.end()) ++options->settings_count;  // there are fewer names than places
     *same = {name, value};
     return {};
-  });
+  }));
 }
 
 void warren_call_options_init_sized(warren_call_options* options, size_t size) {
@@ -583,13 +600,21 @@ const char* warren_version(void) {
 }
 
 const char* warren_last_error(void) {
-  return last_error == nullptr ? "" : last_error->c_str();
+  return last_error == nullptr ? "" : last_error->text.c_str();
+}
+
+void warren_last_failure_sized(warren_failure* failure, size_t size) {
+  if (failure == nullptr) return;
+  static const LastError none;
+  const LastError& e = last_error == nullptr ? none : *last_error;
+  const warren_failure all{static_cast<warren_code>(e.code), e.rank, e.peer, e.round.c_str(), e.text.c_str()};
+  std::memcpy(failure, &all, std::min(size, sizeof all));
 }
 
 warren_code warren_create(const warren_options* options, warren_comm** comm) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "where the communicator goes is NULL"));
   *comm = nullptr;
-  return guarded([&]() -> Status {
+  return report(caught([&]() -> Status {
     warren_options all;
     if (options != nullptr) {
       const auto read = of_this_version(*options, all_defaults(), "warren_options_init");
@@ -629,12 +654,12 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
     find_local(*made);
     *comm = made.release();
     return {};
-  });
+  }));
 }
 
 warren_code warren_finalize(warren_comm* comm) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (!comm->first) return {Code::kInvalidArgument, "only the communicator that warren_create made is finalized"};
@@ -644,7 +669,7 @@ warren_code warren_finalize(warren_comm* comm) {
 
 warren_code warren_drain(warren_comm* comm, int64_t within_ms) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     if (comm->shared->generation != fork_generation.load()) {
       return {Code::kClosed, "this process was forked: the communicator is its parent's"};
     }
@@ -657,7 +682,7 @@ warren_code warren_drain(warren_comm* comm, int64_t within_ms) {
 
 warren_code warren_abort(warren_comm* comm, const char* reason) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     if (forked(*comm->shared)) return {Code::kClosed, "this process was forked: the communicator is its parent's"};
     const std::string_view why = reason == nullptr ? "it gave no reason" : reason;
     comm->shared->session->abort(std::string(why.substr(0, kMostReasonBytes)));
@@ -668,7 +693,7 @@ warren_code warren_abort(warren_comm* comm, const char* reason) {
 void warren_destroy(warren_comm* comm) {
   if (comm == nullptr) return;
   if (comm->shared->generation != fork_generation.load()) return;  // the parent's threads and sockets: not ours to end
-  (void)guarded([&]() -> Status {
+  (void)guarded(*comm->shared, [&]() -> Status {
     Shared& shared = *comm->shared;
     if (comm->first) {
       for (warren_comm* child : shared.children) delete child;
@@ -702,7 +727,7 @@ warren_code warren_contributors(warren_comm* comm, int32_t* ranks, size_t capaci
   if (comm == nullptr || count == nullptr || (ranks == nullptr && capacity != 0)) {
     return report(Status(Code::kInvalidArgument, "contributors: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (!comm->newest->is_one) {
@@ -735,7 +760,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
   if (comm == nullptr || out == nullptr) return report(Status(Code::kInvalidArgument, "split: a pointer is NULL"));
   *out = nullptr;
   const std::uint64_t site = WARREN_SITE;
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     Status refused = comm->shared->session->needs_mode_wait("split");
@@ -805,7 +830,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
 warren_code warren_load_checkpoint(warren_comm* comm, uint64_t* version, const void** global, size_t* global_bytes,
                                    const void** local, size_t* local_bytes) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "load_checkpoint: the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (!comm->first) {
@@ -838,7 +863,7 @@ warren_code warren_checkpoint(warren_comm* comm, const void* global, size_t glob
 warren_code warren_checkpoint_places(warren_comm* comm, const warren_place* global, size_t global_places,
                                      const warren_place* local, size_t local_places) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "checkpoint: the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (!comm->first) {
@@ -857,7 +882,7 @@ warren_code warren_checkpoint_places(warren_comm* comm, const warren_place* glob
 warren_code warren_restore(warren_comm* comm, const warren_place* global, size_t global_places,
                            const warren_place* local, size_t local_places) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "restore: the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (comm->loaded.version == 0) return {Code::kInvalidArgument, "restore: load_checkpoint has given no state"};
@@ -890,7 +915,7 @@ uint64_t warren_committed_version(const warren_comm* comm) {
 
 warren_code warren_use_stream(warren_comm* comm, void* stream) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "use_stream: the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (entry.status().ok()) comm->stream = stream;
     return entry.status();
@@ -901,7 +926,7 @@ warren_code warren_allocate(warren_comm* comm, size_t bytes, void** memory) {
   if (comm == nullptr || memory == nullptr)
     return report(Status(Code::kInvalidArgument, "allocate: a pointer is NULL"));
   *memory = nullptr;
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     const auto made = comm->shared->session->allocate(bytes);
@@ -914,7 +939,7 @@ warren_code warren_allocate(warren_comm* comm, size_t bytes, void** memory) {
 warren_code warren_free(warren_comm* comm, void* memory) {
   if (memory == nullptr) return WARREN_OK;
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "free: the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     if (comm->shared->generation != fork_generation.load()) {
       return {Code::kClosed, "this process was forked: the memory is its parent's"};
     }
@@ -927,7 +952,7 @@ warren_code warren_free(warren_comm* comm, void* memory) {
 
 warren_code warren_fusion_begin(warren_comm* comm, int64_t bytes) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "fusion_begin: the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (const Status begun = comm->shared->session->begin_fusion(comm->group); !begun.ok()) return begun;
@@ -940,7 +965,7 @@ warren_code warren_fusion_begin(warren_comm* comm, int64_t bytes) {
 
 warren_code warren_fusion_end(warren_comm* comm) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "fusion_end: the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (!comm->fuses) return {Code::kInvalidArgument, "fusion_end: none has begun"};
@@ -955,7 +980,7 @@ warren_code warren_span_begin(warren_comm* comm, const char* name) {
   if (comm == nullptr || name == nullptr) {
     return report(Status(Code::kInvalidArgument, "span_begin: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     if (forked(*comm->shared)) return {Code::kClosed, "this communicator was made before a fork"};
     if (auto* const trace = comm->shared->session->trace()) trace->begin_here(name);
     return {};
@@ -964,7 +989,7 @@ warren_code warren_span_begin(warren_comm* comm, const char* name) {
 
 warren_code warren_span_end(warren_comm* comm) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "span_end: the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     if (forked(*comm->shared)) return {Code::kClosed, "this communicator was made before a fork"};
     if (auto* const trace = comm->shared->session->trace()) trace->end_here();
     return {};
@@ -981,7 +1006,7 @@ warren_code warren_meets_round(warren_comm* comm, const uint64_t* sites, size_t 
   if (comm == nullptr || sites == nullptr || meets == nullptr) {
     return report(Status(Code::kInvalidArgument, "meets_round: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (!comm->first) {
@@ -1002,7 +1027,7 @@ warren_code warren_once_known(warren_comm* comm, const char* name, int32_t* know
   if (comm == nullptr || name == nullptr || known == nullptr) {
     return report(Status(Code::kInvalidArgument, "once_known: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     *known = comm->shared->session->setup_known(comm->group, name) ? 1 : 0;
@@ -1014,7 +1039,7 @@ warren_code warren_lazy_checkpoint(warren_comm* comm, warren_serialize serialize
   if (comm == nullptr || serialize == nullptr) {
     return report(Status(Code::kInvalidArgument, "lazy_checkpoint: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (!comm->first) {
@@ -1193,7 +1218,7 @@ warren_code warren_recv(warren_comm* comm, void* buffer, size_t count, warren_ty
 
 warren_code warren_wait(warren_handle* handle) {
   if (handle == nullptr) return report(Status(Code::kInvalidArgument, "wait: the handle is NULL"));
-  return guarded([&] {
+  return guarded(*handle->shared, [&] {
     const Entry entry(*handle->shared);
     if (!entry.status().ok()) return entry.status();
     Status status = handle->shared->session->wait(*handle->call);
@@ -1207,7 +1232,7 @@ warren_code warren_wait_for(warren_handle* handle, int64_t timeout_ms, int32_t* 
     return report(Status(Code::kInvalidArgument, "wait_for: a pointer is NULL, or the time negative"));
   }
   *finished = 0;
-  return guarded([&]() -> Status {
+  return guarded(*handle->shared, [&]() -> Status {
     const Entry entry(*handle->shared);
     if (!entry.status().ok()) return entry.status();
     if (!handle->shared->session->wait_for(*handle->call, std::min(timeout_ms, kMostWaitMs))) return {};
@@ -1222,7 +1247,7 @@ warren_code warren_test(warren_handle* handle, int32_t* finished) {
   if (handle == nullptr || finished == nullptr) {
     return report(Status(Code::kInvalidArgument, "test: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return guarded(*handle->shared, [&]() -> Status {
     const Entry entry(*handle->shared);
     if (!entry.status().ok()) return entry.status();
     *finished = handle->shared->session->test(*handle->call) ? 1 : 0;
@@ -1234,7 +1259,7 @@ warren_code warren_handle_contributors(const warren_handle* handle, int32_t* ran
   if (handle == nullptr || count == nullptr || (ranks == nullptr && capacity != 0)) {
     return report(Status(Code::kInvalidArgument, "contributors: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return guarded(*handle->shared, [&]() -> Status {
     if (forked(*handle->shared)) return {Code::kClosed, "this handle was made before a fork"};
     if (handle->newest == nullptr) {
       return {Code::kInvalidArgument, "contributors: a message has none, only the result of a collective"};
@@ -1253,7 +1278,7 @@ warren_code warren_on_complete(warren_handle* handle, warren_callback callback, 
   if (handle == nullptr || callback == nullptr) {
     return report(Status(Code::kInvalidArgument, "on_complete: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return guarded(*handle->shared, [&]() -> Status {
     if (forked(*handle->shared)) return {Code::kClosed, "this handle was made before a fork"};
     // The callback of a call that has finished is called in here, and may free the handle.
     const auto shared = handle->shared;
@@ -1269,7 +1294,8 @@ void warren_handle_free(warren_handle* handle) {
   // callback, which may wait for this one.
   Session& session = *handle->shared->session;
   const bool called_back = Session::inside_callback() && handle->call->finished.load(std::memory_order_acquire);
-  if (!session.calls_back_here() && !called_back) (void)guarded([&] { return session.wait(*handle->call); });
+  if (!session.calls_back_here() && !called_back)
+    (void)guarded(*handle->shared, [&] { return session.wait(*handle->call); });
   delete handle;
 }
 

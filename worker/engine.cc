@@ -925,6 +925,7 @@ void Engine::enter(Group& group, Phase phase) {
 // Decides how the active call comes to its result in this epoch.
 void Engine::begin(Group& group) {
   Call& call = *group.active;
+  const auto fail = [&](const Status& why, Rank peer) { this->fail(why.about(call.round), peer); };
   Known known = known_of(call.round);
   auto whole = whole_pieces(group, call, known.final);
   if (!whole.ok()) return fail(whole.status(), kNoRank);
@@ -1497,6 +1498,7 @@ Call* Engine::take_delivery() {
 void Engine::finish(Call& call, const Status& status) {
   outstanding_--;
   call.status = status.ok() || call.setup.empty() ? status : status.because_of_this(name_of(call));
+  if (!call.status.ok() && call.status.round().empty()) call.status = call.status.about(call.round);
   if (trace_ != nullptr) trace_->ended(call);
   std::shared_ptr<Call> self = std::move(call.self);
   for (const auto& part : std::exchange(call.parts, {})) end_unsent(part, call.status);
@@ -1517,7 +1519,7 @@ void Engine::end_unsent(const std::shared_ptr<Call>& call, const Status& status)
 void Engine::fail(const Status& status, Rank peer) {
   if (failed_) return;
   failed_ = true;
-  failure_ = Failure{status, peer};
+  failure_ = Failure{peer == kNoRank ? status : status.about(peer), peer};
 }
 
 void Engine::check(Group& group) {
@@ -1526,7 +1528,7 @@ void Engine::check(Group& group) {
          (group.phase == Phase::kDone || (runs() && !group.light.runs() && group.executor.done()))) {
     if (runs() && !group.executor.status().ok()) {
       // The call ends with the epoch: the tracker's word says who is to blame.
-      fail(group.executor.status(), group.executor.failed_peer());
+      fail(group.executor.status().about(group.active->round), group.executor.failed_peer());
       break;
     }
     if (group.phase == Phase::kAgrees) {

@@ -627,9 +627,9 @@ void PointChannels::take(std::int32_t peer, Token t, const Status& status) {
 
 void PointChannels::fail(std::int32_t peer, const Status& status) {
   if (!status_.ok()) return;
-  status_ = status.because_of_this("point-to-point with rank " +
-                                   std::to_string(members_[static_cast<std::size_t>(peer)].value));
   failed_peer_ = members_[static_cast<std::size_t>(peer)];
+  status_ =
+      status.because_of_this("point-to-point with rank " + std::to_string(failed_peer_.value)).about(failed_peer_);
 }
 
 std::vector<Call*> PointChannels::abandon() {

@@ -169,9 +169,14 @@ TEST(BadInput, RanksThatDisagreeAllHearWhoAndWhere) {
     SCOPED_TRACE(variant.expected);
     Cluster cluster;
     const auto errors = cluster.run(3, variant.call);
-    for (const auto& e : errors) {
+    for (int rank = 0; rank < 3; rank++) {
+      const auto& e = errors[static_cast<std::size_t>(rank)];
       ASSERT_TRUE(e.has_value());
       EXPECT_EQ(e->code(), ErrorCode::desync) << e->what();
+      EXPECT_EQ(e->rank(), rank);
+      EXPECT_TRUE(e->peer().has_value());
+      EXPECT_NE(e->peer(), rank);
+      EXPECT_EQ(e->round().substr(0, 2), "p.");
       EXPECT_THAT(text(e), AllOf(HasSubstr("allreduce"), HasSubstr(variant.expected), HasSubstr("rank"),
                                  HasSubstr("at e2e_tests+0x"), HasSubstr("addr2line")));
     }

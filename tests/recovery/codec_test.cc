@@ -84,6 +84,8 @@ wire::RoundFailed round_failed() {
   f.set_epoch(1);
   f.set_code(6);
   f.set_reason("here allreduce, there broadcast");
+  f.mutable_about()->set_peer(2);
+  f.mutable_about()->set_round("3.17");
   return f;
 }
 wire::Leave leave() {
@@ -267,7 +269,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 19: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 20: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -1009,6 +1011,11 @@ TEST(Codec, ReportsAndAnswers) {
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_code(13); }), "unknown failure code 13");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.clear_reason(); }), "no reason");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_reason("a\nb"); }), "reason has an unprintable byte at 1");
+  EXPECT_NE(after(round_failed(), [](auto& f) { f.mutable_about()->set_peer(1u << 20); }), "");
+  EXPECT_NE(after(round_failed(), [](auto& f) { f.mutable_about()->set_rank(1u << 20); }), "");
+  EXPECT_EQ(after(round_failed(), [](auto& f) { f.mutable_about()->set_round("3\n"); }),
+            "round has an unprintable byte at 1");
+  EXPECT_NE(after(round_failed(), [](auto& f) { f.mutable_about()->set_round(std::string(97, '3')); }), "");
   EXPECT_EQ(after(stopped(), [](auto& s) { s.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(after(leave(), [](auto& l) { l.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(after(leave(),

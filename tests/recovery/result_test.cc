@@ -27,6 +27,21 @@ TEST(Status, CausesFormAChainAndKeepTheCode) {
   EXPECT_EQ(why.because_of_this(Code::kClosed, "gone").code(), Code::kClosed);
 }
 
+TEST(Status, SaysWhatItIsAbout) {
+  const RoundId round{Timeline(0), kWorldGroup, Version(4), Sequence(17)};
+  const Status why = Status(Code::kPeerLost, "closed by the other end").about(Rank(2));
+  const Status top = why.because_of_this("the link broke").about(round).because_of_this("cannot reduce");
+  EXPECT_EQ(top.peer(), Rank(2));
+  EXPECT_EQ(top.round(), "3.17");
+  EXPECT_EQ(top.describe(), "cannot reduce: the link broke: closed by the other end");
+  EXPECT_EQ(why.round(), "");
+  EXPECT_EQ(top.about(Rank(5)).peer(), Rank(5)) << "the newest link counts";
+  EXPECT_EQ(Status().peer(), kNoRank);
+  EXPECT_EQ(Status(Code::kTimeout, "late").peer(), kNoRank);
+  EXPECT_EQ(Status(Code::kTimeout, "late").about({Timeline(0), GroupId(0x1f), Version(0), Sequence(3)}).round(),
+            "p.3 of group 1f");
+}
+
 TEST(Result, HoldsAValueOrAReason) {
   Result<std::unique_ptr<int>> value(std::make_unique<int>(7));
   ASSERT_TRUE(value.ok());

@@ -106,6 +106,9 @@ warren_code warren_options_set(warren_options* options, const char* name, const 
 const char* warren_version(void) {
   return "0.1.0";
 }
+void warren_last_failure_sized(warren_failure* failure, size_t) {
+  *failure = {WARREN_INTERNAL, fake->rank, 2, "0.7", fake->error.c_str()};
+}
 const char* warren_last_error(void) {
   return fake->error.c_str();
 }
@@ -709,6 +712,9 @@ TEST_F(FacadeTest, ThrowsWhatTheLibrarySays) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::peer_lost);
     EXPECT_STREQ(error.what(), fake_.error.c_str());
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_EQ(error.peer(), 2);
+    EXPECT_EQ(error.round(), "0.7");
   }
   fake_.next = WARREN_REFUSED;
   EXPECT_EQ(code_of([] { (void)Communicator::create(); }), ErrorCode::refused);

@@ -159,8 +159,9 @@ void LinkTransport::complete(Token token, Status status, const View& view) {
   completed_.push() = {token, std::move(status), view};
 }
 
-void LinkTransport::break_link(Link& link, const Status& why) {
+void LinkTransport::break_link(Link& link, const Status& broken) {
   if (!link.broken.ok()) return;
+  const Status why = broken.about(link.peer);
   link.broken = why;
   for (auto& s : link.streams) {
     // Descriptors stay open until the epoch ends: peers must not take our reaction to one failure for another.

@@ -134,7 +134,7 @@ class LinkTransport final : public Transport {
   void activate(Stream& stream);
   static void wake_late(Stream& stream);
   void complete(Token token, Status status, const View& view = {});
-  void break_link(Link& link, const Status& why);
+  void break_link(Link& link, const Status& broken);
   // Over a socket. Bytes that moved, 0: none can at present; nullopt: the connection is over, and `why` says how.
   std::optional<std::size_t> put(Stream& stream, std::span<const std::byte> header, std::span<const std::byte> payload,
                                  std::string& why);

@@ -164,6 +164,22 @@ WARREN_API warren_code warren_options_set(warren_options* options, const char* n
 WARREN_API const char* warren_version(void);
 WARREN_API const char* warren_last_error(void);
 
+/* The calling thread's newest failure, in fields. */
+typedef struct warren_failure {
+  warren_code code;  /* WARREN_OK: there was none */
+  int32_t rank;      /* this worker's in its job; -1: it had none yet */
+  int32_t peer;      /* the other rank that it concerns, in the job; -1: nobody can tell, or it concerns none */
+  const char* round; /* as texts name it, "5.3", or "p.0" before load_checkpoint; "": it happened in none */
+  const char* text;  /* that of warren_last_error */
+} warren_failure;
+/* `size`: of the struct as the program knows it. The texts are valid until the thread's next failure. */
+WARREN_API void warren_last_failure_sized(warren_failure* failure, size_t size);
+static inline warren_failure warren_last_failure(void) {
+  warren_failure failure;
+  warren_last_failure_sized(&failure, sizeof failure);
+  return failure;
+}
+
 /* Joins the job and waits until all of it is there. NULL options: everything from the environment. */
 WARREN_API warren_code warren_create(const warren_options* options, warren_comm** comm);
 /* The collective end of the job: returns when all ranks have entered it. Outstanding calls are completed first. Only on

@@ -80,10 +80,24 @@ enum class ErrorCode : int {
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& what) : std::runtime_error(what), code_(code) {}
+  explicit Error(const warren_failure& failure)
+      : std::runtime_error(failure.text),
+        code_(static_cast<ErrorCode>(failure.code)),
+        rank_(failure.rank),
+        peer_(failure.peer),
+        round_(std::make_shared<const std::string>(failure.round)) {}
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+  // This worker's rank in its job; nothing: it had none yet.
+  [[nodiscard]] std::optional<int> rank() const { return rank_ < 0 ? std::nullopt : std::optional(rank_); }
+  // The other rank that it concerns; nothing: nobody can tell, or it concerns none.
+  [[nodiscard]] std::optional<int> peer() const { return peer_ < 0 ? std::nullopt : std::optional(peer_); }
+  // In which round it happened, as texts name it: "5.3"; empty: in none.
+  [[nodiscard]] std::string_view round() const { return round_ == nullptr ? std::string_view() : *round_; }
 
  private:
   ErrorCode code_;
+  int rank_ = -1, peer_ = -1;
+  std::shared_ptr<const std::string> round_;  // copying an exception must not throw
 };
 
 enum class Op : int {
@@ -199,8 +213,9 @@ inline thread_local std::exception_ptr serializer_threw;
 
 [[noreturn, gnu::cold, gnu::noinline]] inline void throw_last(warren_code code) {
   if (serializer_threw != nullptr) std::rethrow_exception(std::exchange(serializer_threw, nullptr));
-  const char* text = warren_last_error();
-  throw Error(static_cast<ErrorCode>(code), text != nullptr ? text : "");
+  warren_failure failure = warren_last_failure();
+  failure.code = code;
+  throw Error(failure);
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] inline void throw_size(const char* what, std::size_t got, std::size_t want) {
