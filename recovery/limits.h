@@ -91,7 +91,8 @@ constexpr std::size_t retired_lives(std::size_t world_size) {
 inline constexpr std::size_t kMaxControlMessageBytes = std::size_t{32} << 20;
 static_assert((kMaxWorldSize + kMaxReplicas) * (kMaxMemberBytes + 8) + kMaxFrontierBytes +
                       2 * kMaxSetupsPerJob * kMaxSetupEntryBytes + kMaxSetupRangesPerPlan * kMaxRangeBytes +
-                      3 * kMaxReasonBytes + 2 * kMaxRoundTextBytes + 2 * kMaxCostsBytes + 8 * retired_lives(kMaxWorldSize) <=
+                      3 * kMaxReasonBytes + 2 * kMaxRoundTextBytes + 2 * kMaxCostsBytes +
+                      8 * retired_lives(kMaxWorldSize) <=
                   kMaxControlMessageBytes,
               "the largest plan fits in one message, and with the interrupt that ended it in the journal");
 
