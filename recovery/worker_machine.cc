@@ -1063,10 +1063,10 @@ void WorkerMachine::report_broken(BrokenLink broken, TimeMs now, std::vector<Wor
   if (broken_links_.size() == kMaxBrokenLinks) return;
   // Its connections, the rounds on them and whoever looks for its process find the same one after the other.
   const bool known = std::ranges::any_of(broken_links_, [&](const BrokenLink& b) { return b.peer == broken.peer; });
-  if (!known) {
+  // Where a job ends well its ranks close their ends one after the other, which is nothing to tell people.
+  if (!known && state_ != State::kLeaving) {
     const wire::Member& peer = plan_.members(broken.peer.value);
-    // Who finalizes first closes its end.
-    log(state_ == State::kLeaving ? Severity::kInfo : Severity::kWarning, "link_broken",
+    log(Severity::kWarning, "link_broken",
         "the link to rank " + std::to_string(broken.peer.value) + " (worker " + peer.worker_id() + " on host " +
             peer.host_id() + ") broke in epoch " + std::to_string(plan_.epoch()) + ": " + wire_text(broken.evidence),
         effects);

@@ -695,6 +695,13 @@ TEST(Worker, WhoFinalizesReportsWhatBreaksOnlyWithALog) {
   }
 }
 
+TEST(Worker, ALinkThatClosesInFinalizeIsNoLine) {
+  WorkerScript w(true, 2);
+  w.member();
+  (void)w.leave(true);
+  EXPECT_EQ(w.link_broken(1), "send LinkBroken epoch 1 peer 1 life 11: reset \n");
+}
+
 TEST(Worker, ADisownedLifeStopsItsDataPathAndFails) {
   WorkerScript w;
   w.member();
