@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <string_view>
+#include <thread>
 
 #include "cli/embedded_tracker.h"
 #include "cli/preemption_notice.h"
@@ -105,6 +106,18 @@ std::uint32_t first_worker() {
 }
 std::uint32_t first_spare() {
   return world_size() + first_worker();
+}
+
+// What programs that know nothing of the other workers need, unless the user has said something else. Threads of
+// OpenMP, BLAS and the like: a fair share of the cores. Python writes what is printed at once: what it holds back is
+// lost when its process is killed.
+void add_defaults_for_programs(Variables& variables, std::uint32_t workers) {
+  const auto put = [&](const char* name, const std::string& value) {
+    if (getenv(name) == nullptr) variables[name] = value;
+  };
+  const std::uint32_t cores = FLAGS_bind_to_core ? 1 : std::thread::hardware_concurrency() / std::max(workers, 1u);
+  put("OMP_NUM_THREADS", std::to_string(std::max(cores, 1u)));
+  put("PYTHONUNBUFFERED", "1");
 }
 
 // What the flags set for the workers.
@@ -361,6 +374,7 @@ int run(const std::vector<std::string>& words) {
   options.prefix = FLAGS_prefix;
   options.bind_to_core = FLAGS_bind_to_core;
   options.variables = from_flags();
+  add_defaults_for_programs(options.variables, options.workers);
   const auto provided = provide_tracker(options.variables, lines);
   if (provided.status().code() == Code::kInvalidArgument) {
     return usage_error(kRunCommand, named_by_flags(provided.status().describe(), from_flags()));

@@ -22,6 +22,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "storage/secret.h"
@@ -431,6 +432,22 @@ TEST(Run, TheExitCodeIsTheProgramsOwn) {
   const Ended missing = warren({"run", "-n", "1", "no-such-program"});
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(missing.error, HasSubstr("cannot start 'no-such-program': No such file"));
+}
+
+TEST(Run, WorkersShareTheCoresAndPythonHoldsNoOutputBackUnlessTheUserSaysSo) {
+  const std::vector<std::string> show = {"--", "sh", "-c", "echo \"$OMP_NUM_THREADS,$PYTHONUNBUFFERED\""};
+  const auto run = [&](std::vector<std::string> arguments, const std::vector<std::string>& variables = {}) {
+    arguments.insert(arguments.begin(), "run");
+    arguments.insert(arguments.end(), show.begin(), show.end());
+    return warren(arguments, variables).output;
+  };
+  const unsigned cores = std::thread::hardware_concurrency();
+  EXPECT_EQ(run({"-n", "1"}), "[0] " + std::to_string(cores) + ",1\n");
+  EXPECT_EQ(run({"-n", "1", "--bind_to_core"}), "[0] 1,1\n");
+  const std::string share = std::to_string(std::max(1u, cores / 2));
+  EXPECT_THAT(run({"-n", "2"}), HasSubstr("[1] " + share + ",1\n"));
+  // A variable that is empty is one that the user has set.
+  EXPECT_EQ(run({"-n", "1"}, {"OMP_NUM_THREADS=3", "PYTHONUNBUFFERED="}), "[0] 3,\n");
 }
 
 TEST(Run, WrongSettingsAreSaidOnceBeforeAnythingStarts) {

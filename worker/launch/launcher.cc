@@ -22,6 +22,7 @@
 #include "recovery/check.h"
 #include "recovery/limits.h"
 #include "worker/launch/guard.h"
+#include "worker/launch/last_lines.h"
 #include "worker/launch/life_sign.h"
 #include "worker/launch/output.h"
 #include "worker/launch/text.h"
@@ -103,12 +104,19 @@ struct Stream {
   OutputQueue* queue = nullptr;
 };
 
+// How the output of a worker ends, and how much all workers had written by then.
+struct Ending {
+  LastLines lines{""};
+  std::uint64_t written = 0;
+};
+
 struct Worker {
   std::uint32_t id = 0;
   pid_t pid = 0;  // 0: not running
   Fd pidfd;
   cpu_set_t core{};               // with bind_to_core
   std::array<Stream, 2> streams;  // stdout, stderr
+  Ending ending;                  // of this life
   LifeView life;
   LifeWatch watch;
   std::int64_t started_at_ms = 0;
@@ -218,6 +226,7 @@ class Launch {
       output_.write_some();
       error_->write_some();
       if (!running() && !restart_due()) {
+        repeat_last_lines();
         if (output_.empty() && error_->empty()) return exit_code();
         if (asked_to_end_ && abandon_at_ms_ < 0) abandon_at_ms_ = now_ms() + options_.grace_ms;
       }
@@ -252,7 +261,7 @@ class Launch {
     kill_all();
     reap_all();
     for (Worker& w : workers_) {
-      for (Stream& s : w.streams) drain(s);
+      for (Stream& s : w.streams) drain(w, s);
     }
     take_other_lines();
     const std::int64_t until_ms = now_ms() + kLastWordsMs;
@@ -276,6 +285,8 @@ class Launch {
     w.cause = Status();
     w.started_at_ms = now_ms();
     w.killed_at_ms = w.dumps_since_ms = -1;
+    const std::string prefix = options_.prefix ? "[" + std::to_string(w.id) + "] " : "";
+    w.ending = {LastLines(prefix), written_};
     auto output = make_pipe();
     auto error = make_pipe();
     auto failed = make_pipe();  // closed by a successful exec, else tells errno
@@ -326,7 +337,6 @@ class Launch {
                                   "; the launcher needs this call: Linux 5.3 or newer, and a container whose seccomp "
                                   "profile allows it"};
     }
-    const std::string prefix = options_.prefix ? "[" + std::to_string(w.id) + "] " : "";
     w.streams[0] = {std::move(output.value().read_end), LineSplitter(prefix), &output_};
     w.streams[1] = {std::move(error.value().read_end), LineSplitter(prefix), error_};
     for (const Stream& s : w.streams) {
@@ -380,12 +390,12 @@ class Launch {
       }
     }
     const std::size_t first_stream = fds.size();
-    std::vector<Stream*> stream_of;
+    std::vector<std::pair<Worker*, Stream*>> stream_of;
     for (Worker& w : workers_) {
       for (Stream& s : w.streams) {
         if (!s.pipe.open() || !s.queue->has_room()) continue;
         fds.push_back({s.pipe.get(), POLLIN, 0});
-        stream_of.push_back(&s);
+        stream_of.emplace_back(&w, &s);
       }
     }
     for (const OutputQueue* q : {&output_, error_}) {
@@ -395,7 +405,7 @@ class Launch {
     if (options_.other_lines != nullptr && error_->has_room()) fds.push_back({options_.other_lines->fd(), POLLIN, 0});
     if (poll(fds.data(), fds.size(), timeout_ms()) < 0 && errno != EINTR) return system_failure("cannot wait");
     for (std::size_t i = 0; i < stream_of.size(); ++i) {
-      if (fds[first_stream + i].revents != 0) read_some(*stream_of[i]);
+      if (fds[first_stream + i].revents != 0) read_some(*stream_of[i].first, *stream_of[i].second);
     }
     // A worker that failed comes before the signal that ends the others, else its code would be lost.
     for (std::size_t i = 0; i < ended_of.size(); ++i) {
@@ -497,20 +507,43 @@ class Launch {
     return now - w.dumps_since_ms < kLongestDumpMs;
   }
 
-  void read_some(Stream& s) {
+  void read_some(Worker& w, Stream& s) {
     std::array<char, 16384> bytes;
     const ssize_t n = read(s.pipe.get(), bytes.data(), bytes.size());
     if (n > 0) {
-      s.lines.take(std::string_view(bytes.data(), static_cast<std::size_t>(n)), s.queue->buffer());
+      show(w, s, std::string_view(bytes.data(), static_cast<std::size_t>(n)));
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-      s.lines.finish(s.queue->buffer());
-      s.pipe = Fd();
+      show_rest(w, s);
     }
+  }
+
+  void show(Worker& w, Stream& s, std::string_view bytes) {
+    const std::size_t before = s.queue->buffer().size();
+    s.lines.take(bytes, s.queue->buffer());
+    note_lines(w, *s.queue, before);
+  }
+
+  // The stream has ended.
+  void show_rest(Worker& w, Stream& s) {
+    if (s.queue != nullptr) {
+      const std::size_t before = s.queue->buffer().size();
+      s.lines.finish(s.queue->buffer());
+      note_lines(w, *s.queue, before);
+    }
+    s.pipe = Fd();
+  }
+
+  // The worker's lines that the queue has from `begin` on.
+  void note_lines(Worker& w, OutputQueue& queue, std::size_t begin) {
+    const std::string_view lines = std::string_view(queue.buffer()).substr(begin);
+    if (lines.empty()) return;
+    w.ending.lines.add(lines);
+    w.ending.written = written_ += lines.size();
   }
 
   // What an ended worker left in its pipes: at most what a pipe holds. A process that fled from the group may hold the
   // pipe open for ever; it is not waited for.
-  void drain(Stream& s) {
+  void drain(Worker& w, Stream& s) {
     const int most = s.pipe.open() ? fcntl(s.pipe.get(), F_GETPIPE_SZ) : 0;
     int taken = 0;
     std::array<char, 16384> bytes;
@@ -518,16 +551,15 @@ class Launch {
       const ssize_t n = read(s.pipe.get(), bytes.data(), bytes.size());
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) break;
-      s.lines.take(std::string_view(bytes.data(), static_cast<std::size_t>(n)), s.queue->buffer());
+      show(w, s, std::string_view(bytes.data(), static_cast<std::size_t>(n)));
       taken += static_cast<int>(n);
     }
-    if (s.queue != nullptr) s.lines.finish(s.queue->buffer());
-    s.pipe = Fd();
+    show_rest(w, s);
   }
 
   void on_end(Worker& w) {
     const int status = bury(w);
-    for (Stream& s : w.streams) drain(s);
+    for (Stream& s : w.streams) drain(w, s);
     const bool killed = WIFSIGNALED(status);
     int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     // The others would wait for it for ever.
@@ -543,7 +575,7 @@ class Launch {
     } else if (deserted) {
       what += " ended with exit code 0 without finalize";
     } else {
-      what += " ended with exit code " + std::to_string(code);
+      what += " ended with exit code " + std::to_string(code) + python_error_of(w);
     }
     if (!w.cause.ok() && code != kExitRolledBack) what += " after: " + std::string(w.cause.message());
     // A program that aborts before its first round (a setting that is wrong, nobody caught the exception) will again.
@@ -573,6 +605,23 @@ class Launch {
         on_loss(w, what);
       }
     }
+  }
+
+  // The place in a Python program that an uncaught exception has ended, for a sentence. The exception, too, unless the
+  // library has told why the job ended.
+  [[nodiscard]] static std::string python_error_of(const Worker& w) {
+    const auto error = python_error(w.ending.lines.lines());
+    if (!error) return "";
+    if (error->exception.empty() || !w.cause.ok()) return " (at " + error->place + ")";
+    return " (" + error->exception + ", at " + error->place + ")";
+  }
+
+  // The last lines of the worker that ended the job, where others have written something since.
+  void repeat_last_lines() {
+    if (!failed_ || failed_->written == written_ || failed_->lines.lines().empty()) return;
+    notice("last_lines", "the output of the worker that failed ended with:");
+    error_->buffer() += failed_->lines.text();
+    failed_.reset();
   }
 
   // A file that is being replaced, or a machine that is short of processes or memory, may be back in a moment: that the
@@ -609,6 +658,7 @@ class Launch {
     stopped_ = w.lost && (code == kExitRolledBack ? w.rollbacks : w.restarts) < options_.restarts;
     if (code != 128 + SIGINT && code != 128 + SIGHUP && code != 128 + SIGTERM && code != kExitPreempted) {
       notice("worker_failed", what);
+      failed_ = w.ending;
     }
     end_the_rest_in_time();
   }
@@ -696,6 +746,7 @@ class Launch {
   // The worker is not started again, and its failure ends the job.
   void fail(const Worker& w, const std::string& what) {
     exit_code_ = w.last_code;
+    failed_ = w.ending;
     end_job();
     const bool others = running();
     notice("worker_failed", what + (others ? "; ending the others" : ""));
@@ -812,7 +863,9 @@ class Launch {
   std::vector<const char*> program_;
   std::vector<Worker> workers_;
   std::optional<int> exit_code_;
-  bool stopped_ = false;  // whose it is was lost, and is not started again because the job ends
+  std::optional<Ending> failed_;  // whose it is
+  std::uint64_t written_ = 0;     // bytes of lines, by all workers
+  bool stopped_ = false;          // whose it is was lost, and is not started again because the job ends
   bool ending_ = false;
   bool asked_to_end_ = false;  // by a signal
   bool interrupted_ = false;

@@ -27,6 +27,7 @@
 #include <thread>
 
 #include "tests/full_pipe.h"
+#include "worker/launch/last_lines.h"
 #include "worker/launch/output.h"
 #include "worker/launch/settings.h"
 
@@ -35,6 +36,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 using testing::UnorderedElementsAre;
 
@@ -332,6 +334,77 @@ TEST(Launch, AProgramsOwnFailureIsNotRepeatedUnlessAsked) {
   EXPECT_EQ(once.code.value(), 9);
   EXPECT_THAT(once.lines(), ElementsAre("[0] 0"));
   EXPECT_THAT(once.error, HasSubstr("warren: worker_failed: worker 0 ended with exit code 9\n"));
+}
+
+TEST(Launch, AnErrorOfAPythonProgramIsNamedWithItsFileAndLine) {
+  const std::string trace =
+      "Traceback (most recent call last):\n"
+      "  File \"/home/me/train.py\", line 31, in <module>\n    main()\n"
+      "  File \"/home/me/my_model.py\", line 7, in main\n    numpy.ones(-1)\n    ^^^^^^^^^^^^^^\n"
+      "  File \"/v/lib/python3.11/site-packages/numpy/core/numeric.py\", line 191, in ones\n    a = empty()\n"
+      "ValueError: negative dimensions\n";
+  auto o = shell(1, "printf '%s' \"$TRACE\" >&2; exit 1");
+  o.variables["TRACE"] = trace;
+  EXPECT_THAT(run(o).error, HasSubstr("warren: worker_failed: worker 0 ended with exit code 1 (ValueError: negative "
+                                      "dimensions, at /home/me/my_model.py:7)\n"));
+  // Of a program that has caught one and ended otherwise, too; but not of one that a signal has ended.
+  auto killed = shell(1, "printf '%s' \"$TRACE\" >&2; kill -9 $$");
+  killed.variables["TRACE"] = trace;
+  EXPECT_THAT(run(killed).error, Not(HasSubstr("my_model.py:7)")));
+}
+
+TEST(Launch, TheLastLinesOfAWorkerThatFailedComeAgainUnderThoseOfOthers) {
+  std::string folder = testing::TempDir() + "last_lines-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string fifo = folder + "/ready";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string others = "trap 'echo farewell; exit 0' TERM; echo > " + fifo + "; sleep 1000 & wait";
+  const std::string failing = "read ready < " + fifo + "; for i in $(seq 30); do echo line $i; done; exit 3";
+  auto o = shell(2, "if [ $WARREN_WORKER_ID = 1 ]; then " + failing + "; else " + others + "; fi");
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 3);
+  std::string expected;
+  for (int i = 11; i <= 30; ++i) expected += "[1] line " + std::to_string(i) + "\n";
+  EXPECT_THAT(f.error,
+              testing::EndsWith("warren: last_lines: the output of the worker that failed ended with:\n" + expected));
+  EXPECT_THAT(f.output, HasSubstr("[0] farewell"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Launch, LastLinesThatAreTheLastAnywayAreNotRepeated) {
+  EXPECT_EQ(count(run(shell(1, "echo why; exit 3")).error, "last_lines"), 0);
+  EXPECT_EQ(count(run(shell(2, "exit 3")).error, "last_lines"), 0);
+}
+
+TEST(LastLines, AreFewAndShort) {
+  LastLines last("[7] ");
+  for (int i = 0; i < 100; ++i) last.add("[7] a" + std::to_string(i) + "\n[7] " + std::string(100'000, 'b') + "\n");
+  ASSERT_EQ(last.lines().size(), LastLines::kMostLines);
+  EXPECT_EQ(last.lines().front(), "a90");
+  EXPECT_LE(last.lines().back().size(), LastLines::kMostLineBytes + 3);
+  EXPECT_THAT(last.text(), StartsWith("[7] a90\n[7] bbb"));
+}
+
+TEST(PythonErrorOf, ReadsTheNewestTraceback) {
+  const auto of = [](const std::deque<std::string>& lines) {
+    const auto error = python_error(lines);
+    return error ? error->place + " | " + error->exception : "none";
+  };
+  EXPECT_EQ(of({}), "none");
+  EXPECT_EQ(of({"all is well", "Error: of another kind"}), "none");
+  // The beginning may be cut off, and frames may be repeated.
+  EXPECT_EQ(of({"    f(n)", "  File \"r.py\", line 2, in f", "    f(n)", "  [Previous line repeated 990 more times]",
+                "RecursionError: maximum recursion depth exceeded"}),
+            "r.py:2 | RecursionError: maximum recursion depth exceeded");
+  EXPECT_EQ(of({"  File \"a.py\", line 1, in <module>", "KeyError: 1", "",
+                "During handling of the above exception, another exception occurred:", "",
+                "Traceback (most recent call last):", "  File \"a.py\", line 3, in <module>", "SystemError"}),
+            "a.py:3 | SystemError");
+  EXPECT_EQ(of({"  File \"a.py\", line 3", "    x = = 1", "        ^", "SyntaxError: invalid syntax"}),
+            "a.py:3 | SyntaxError: invalid syntax");
+  EXPECT_EQ(of({"  File \"/v/site-packages/x.py\", line 3, in f"}), "/v/site-packages/x.py:3 | ");
+  EXPECT_EQ(of({"  File \"a.py\", line 3 in f", "Fatal Python error"}), "none");  // of faulthandler
 }
 
 TEST(Launch, LostAndFailedCountTogether) {
