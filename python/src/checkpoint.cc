@@ -2,7 +2,9 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "python/src/array.h"
@@ -42,12 +44,38 @@ void checkpoint(Communicator& self, const nb::list& global, const std::optional<
   const Places all(global);
   std::optional<Places> own;
   if (local) own.emplace(*local);
-  warren_code code = WARREN_OK;
-  {
-    const InsideCall inside(*self.job);
-    code = warren_checkpoint_places(comm, all.data(), all.size(), own ? own->data() : nullptr, own ? own->size() : 0);
+  self.job->call([&] {
+    return warren_checkpoint_places(comm, all.data(), all.size(), own ? own->data() : nullptr, own ? own->size() : 0);
+  });
+}
+
+}  // namespace
+
+struct Lazy {
+  Job& job;
+  nb::object serialize;
+  nb::object bytes;
+
+  static std::int32_t run(const void** bytes, std::size_t* size, void* context) {
+    auto& lazy = *static_cast<Lazy*>(context);
+    return lazy.job.run([&] {
+      lazy.bytes = lazy.serialize();
+      *bytes = PyBytes_AsString(lazy.bytes.ptr());
+      if (*bytes == nullptr) throw nb::python_error();
+      *size = static_cast<std::size_t>(PyBytes_Size(lazy.bytes.ptr()));
+    });
   }
-  check(code);
+};
+
+namespace {
+
+// `serialize` gives bytes.
+void lazy_checkpoint(Communicator& self, nb::object serialize) {
+  warren_comm* const comm = self.open();
+  auto lazy = std::make_shared<Lazy>(Lazy{*self.job, std::move(serialize), {}});
+  self.job->call([&] { return warren_lazy_checkpoint(comm, Lazy::run, lazy.get()); });
+  // The one before has been serialized, and its bytes are taken.
+  self.job->lazy = std::move(lazy);
 }
 
 // (version, global state, local state or None); the states are copies.
@@ -57,12 +85,7 @@ nb::tuple load_checkpoint(Communicator& self) {
   const void* global = nullptr;
   const void* local = nullptr;
   std::size_t global_bytes = 0, local_bytes = 0;
-  warren_code code = WARREN_OK;
-  {
-    const InsideCall inside(*self.job);
-    code = warren_load_checkpoint(comm, &version, &global, &global_bytes, &local, &local_bytes);
-  }
-  check(code);
+  self.job->call([&] { return warren_load_checkpoint(comm, &version, &global, &global_bytes, &local, &local_bytes); });
   const auto copy = [](const void* data, std::size_t bytes) {
     return nb::object(nb::bytearray(data != nullptr ? data : "", bytes));
   };
@@ -73,6 +96,7 @@ nb::tuple load_checkpoint(Communicator& self) {
 
 void bind_checkpoints(nb::class_<Communicator, Group>& communicator) {
   communicator.def("_checkpoint", checkpoint, nb::arg("global_state"), nb::arg("local_state") = nb::none())
+      .def("_lazy_checkpoint", lazy_checkpoint, nb::arg("serialize"))
       .def("_load_checkpoint", load_checkpoint)
       .def_prop_ro(
           "version", [](const Communicator& self) { return warren_checkpoint_version(self.open()); },

@@ -1,5 +1,8 @@
 #include "python/src/collectives.h"
 
+#include <nanobind/stl/vector.h>
+
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -15,13 +18,8 @@ namespace {
 // A call that returns when it has finished.
 struct Blocking {
   template <class Start>
-  static nb::object run(const Calls& self, std::unique_ptr<Call> call, const Start& start) {
-    warren_code code = WARREN_OK;
-    {
-      const InsideCall inside(*self.job);
-      code = start(nullptr);
-    }
-    check(code);
+  static nb::object run(std::unique_ptr<Call> call, const Start& start) {
+    call->job->call([&] { return start(nullptr); });
     return call->finish();
   }
 };
@@ -29,16 +27,36 @@ struct Blocking {
 // A call that returns at once, with a handle.
 struct Asynchronous {
   template <class Start>
-  static nb::object run(const Calls& self, std::unique_ptr<Call> call, const Start& start) {
-    auto handle = std::make_unique<Handle>(self.job, std::move(call));
-    warren_code code = WARREN_OK;
-    {
-      const InsideCall inside(*self.job);
-      code = start(handle->started());
-    }
-    check(code);
+  static nb::object run(std::unique_ptr<Call> call, const Start& start) {
+    auto handle = std::make_unique<Handle>(std::move(call));
+    handle->job().call([&] { return start(handle->started()); });
     return nb::cast(handle.release(), nb::rv_policy::take_ownership);
   }
+};
+
+// A call from its arguments to its result. `Way` is Blocking or Asynchronous.
+template <class Way>
+class Making {
+ public:
+  explicit Making(const Calls& calls, const Extras& extras = {})
+      : comm_(calls.open()), call_(std::make_unique<Call>(calls.job)), said_(calls, extras, *call_) {}
+
+  [[nodiscard]] Call& call() { return *call_; }
+  [[nodiscard]] int rank() const { return warren_rank(comm_); }
+  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(warren_world_size(comm_)); }
+
+  // Makes the call by this function of the C interface; the arguments are those between communicator and options.
+  template <class Function, class... Arguments>
+  nb::object by(Function function, Arguments... arguments) {
+    return Way::run(std::move(call_), [this, function, arguments...](warren_handle** handle) {
+      return function(comm_, arguments..., said_.get(), handle);
+    });
+  }
+
+ private:
+  warren_comm* comm_;
+  std::unique_ptr<Call> call_;
+  Said said_;
 };
 
 [[noreturn]] void wrong_count(const char* argument, const Array& array, std::size_t wanted) {
@@ -103,224 +121,171 @@ bool take_number(Call& call, nb::handle x) {
 
 template <class Way>
 nb::object allreduce(const Calls& self, nb::handle x, nb::handle op, nb::handle out, nb::handle wire,
-                     nb::handle algorithm) {
-  warren_comm* const comm = self.open();
+                     nb::handle algorithm, nb::handle prepare) {
   const warren_op operation = op_of(op);
-  const Said said(self, wire, algorithm);
-  auto call = std::make_unique<Call>();
-  const void* in = nullptr;
-  void* to = nullptr;
-  std::size_t count = 1;
-  warren_type type = WARREN_F64;
-  if (take_number(*call, x)) {
+  Making<Way> making(self, {wire, algorithm, prepare});
+  Call& call = making.call();
+  if (take_number(call, x)) {
     if (!out.is_none()) throw nb::type_error("out is given, and x is a Python number, whose sum is returned");
-    in = to = &call->number;
-    type = call->kind == Call::Kind::kReal ? WARREN_F64 : WARREN_I64;
-  } else if (out.is(x)) {
-    call->out.take(x, "x", Access::kWrite);
-    call->result = nb::borrow(x);
-    in = to = call->out.data();
-    count = call->out.count();
-    type = call->out.type();
-  } else {
-    call->in.take(x, "x", Access::kRead);
-    prepare_output(*call, x, out, call->in.shape());
-    in = call->in.data();
-    to = call->out.data();
-    count = call->in.count();
-    type = call->in.type();
+    if (!prepare.is_none()) throw nb::type_error("prepare is given, and x is a Python number, which it cannot change");
+    const warren_type type = call.kind == Call::Kind::kReal ? WARREN_F64 : WARREN_I64;
+    return making.by(warren_allreduce, &call.number, &call.number, std::size_t{1}, type, operation);
   }
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_allreduce(comm, in, to, count, type, operation, said.get(), handle);
-  });
+  if (out.is(x)) {
+    call.out.take(x, "x", Access::kWrite);
+    call.result = nb::borrow(x);
+    return making.by(warren_allreduce, call.out.data(), call.out.data(), call.out.count(), call.out.type(), operation);
+  }
+  call.in.take(x, "x", Access::kRead);
+  prepare_output(call, x, out, call.in.shape());
+  return making.by(warren_allreduce, call.in.data(), call.out.data(), call.in.count(), call.in.type(), operation);
 }
 
 template <class Way>
-nb::object reduce(const Calls& self, nb::handle x, nb::handle op, int root, nb::handle out, nb::handle algorithm) {
-  warren_comm* const comm = self.open();
+nb::object reduce(const Calls& self, nb::handle x, nb::handle op, int root, nb::handle out, nb::handle algorithm,
+                  nb::handle prepare) {
   const warren_op operation = op_of(op);
-  const Said said(self, nb::none(), algorithm);
-  auto call = std::make_unique<Call>();
-  call->result = nb::none();
-  const bool at_root = warren_rank(comm) == root;
+  Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
+  Call& call = making.call();
+  call.result = nb::none();
+  const bool at_root = making.rank() == root;
   const bool in_place = at_root && out.is(x);
-  call->in.take(x, "x", in_place ? Access::kWrite : Access::kRead);
+  call.in.take(x, "x", in_place ? Access::kWrite : Access::kRead);
   if (in_place) {
-    call->result = nb::borrow(x);
+    call.result = nb::borrow(x);
   } else if (at_root) {
-    prepare_output(*call, x, out, call->in.shape());
+    prepare_output(call, x, out, call.in.shape());
   }
-  const void* const in = call->in.data();
-  void* const to = !at_root ? nullptr : in_place ? call->in.data() : call->out.data();
-  const std::size_t count = call->in.count();
-  const warren_type type = call->in.type();
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_reduce(comm, in, to, count, type, operation, root, said.get(), handle);
-  });
+  void* const to = !at_root ? nullptr : in_place ? call.in.data() : call.out.data();
+  return making.by(warren_reduce, call.in.data(), to, call.in.count(), call.in.type(), operation, root);
 }
 
 template <class Way>
-nb::object broadcast(const Calls& self, nb::handle x, int root, nb::handle algorithm) {
-  warren_comm* const comm = self.open();
-  const Said said(self, nb::none(), algorithm);
-  auto call = std::make_unique<Call>();
-  call->out.take(x, "x", Access::kWrite);
-  call->result = nb::borrow(x);
-  void* const buffer = call->out.data();
-  const std::size_t count = call->out.count();
-  const warren_type type = call->out.type();
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_broadcast(comm, buffer, count, type, root, said.get(), handle);
-  });
+nb::object broadcast(const Calls& self, nb::handle x, int root, nb::handle algorithm, nb::handle prepare) {
+  Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
+  Call& call = making.call();
+  call.out.take(x, "x", Access::kWrite);
+  call.result = nb::borrow(x);
+  return making.by(warren_broadcast, call.out.data(), call.out.count(), call.out.type(), root);
 }
 
 template <class Way>
 nb::object barrier(const Calls& self) {
-  warren_comm* const comm = self.open();
-  const Said said(self);
-  auto call = std::make_unique<Call>();
-  call->result = nb::none();
-  return Way::run(self, std::move(call),
-                  [=, &said](warren_handle** handle) { return warren_barrier(comm, said.get(), handle); });
+  Making<Way> making(self);
+  making.call().result = nb::none();
+  return making.by(warren_barrier);
 }
 
 template <class Way>
-nb::object allgather(const Calls& self, nb::handle x, nb::handle out, nb::handle wire, nb::handle algorithm) {
-  warren_comm* const comm = self.open();
-  const Said said(self, wire, algorithm);
-  auto call = std::make_unique<Call>();
-  call->in.take(x, "x", Access::kRead);
-  prepare_output(*call, x, out, stacked(call->in.shape(), static_cast<std::size_t>(warren_world_size(comm))));
-  const void* const in = call->in.data();
-  void* const to = call->out.data();
-  const std::size_t count = call->in.count();
-  const warren_type type = call->in.type();
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_allgather(comm, in, to, count, type, said.get(), handle);
-  });
+nb::object allgather(const Calls& self, nb::handle x, nb::handle out, nb::handle wire, nb::handle algorithm,
+                     nb::handle prepare) {
+  Making<Way> making(self, {wire, algorithm, prepare});
+  Call& call = making.call();
+  call.in.take(x, "x", Access::kRead);
+  prepare_output(call, x, out, stacked(call.in.shape(), making.size()));
+  return making.by(warren_allgather, call.in.data(), call.out.data(), call.in.count(), call.in.type());
+}
+
+template <class Way>
+nb::object allgatherv(const Calls& self, nb::handle x, const std::vector<std::size_t>& counts, nb::handle out,
+                      nb::handle algorithm, nb::handle prepare) {
+  Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
+  Call& call = making.call();
+  if (counts.size() != making.size()) {
+    throw nb::value_error(("counts has " + std::to_string(counts.size()) + " entries, not one for each of " +
+                           std::to_string(making.size()) + " ranks")
+                              .c_str());
+  }
+  call.in.take(x, "x", Access::kRead);
+  const std::size_t own = counts[static_cast<std::size_t>(making.rank())];
+  if (call.in.count() != own) wrong_count("x", call.in, own);
+  prepare_output(call, x, out, {std::accumulate(counts.begin(), counts.end(), std::size_t{0})});
+  // The library takes a copy of the counts.
+  return making.by(warren_allgatherv, call.in.data(), call.out.data(), counts.data(), call.in.type());
 }
 
 template <class Way>
 nb::object reduce_scatter(const Calls& self, nb::handle x, nb::handle op, nb::handle out, nb::handle wire,
-                          nb::handle algorithm) {
-  warren_comm* const comm = self.open();
+                          nb::handle algorithm, nb::handle prepare) {
   const warren_op operation = op_of(op);
-  const Said said(self, wire, algorithm);
-  auto call = std::make_unique<Call>();
-  call->in.take(x, "x", Access::kRead);
-  const auto size = static_cast<std::size_t>(warren_world_size(comm));
-  prepare_output(*call, x, out, share_of(call->in, size));
-  const void* const in = call->in.data();
-  void* const to = call->out.data();
-  const std::size_t count = call->in.count() / size;
-  const warren_type type = call->in.type();
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_reduce_scatter(comm, in, to, count, type, operation, said.get(), handle);
-  });
+  Making<Way> making(self, {wire, algorithm, prepare});
+  Call& call = making.call();
+  call.in.take(x, "x", Access::kRead);
+  prepare_output(call, x, out, share_of(call.in, making.size()));
+  const std::size_t count = call.in.count() / making.size();
+  return making.by(warren_reduce_scatter, call.in.data(), call.out.data(), count, call.in.type(), operation);
 }
 
 template <class Way>
-nb::object gather(const Calls& self, nb::handle x, int root, nb::handle out, nb::handle algorithm) {
-  warren_comm* const comm = self.open();
-  const Said said(self, nb::none(), algorithm);
-  auto call = std::make_unique<Call>();
-  call->result = nb::none();
-  call->in.take(x, "x", Access::kRead);
-  if (warren_rank(comm) == root) {
-    prepare_output(*call, x, out, stacked(call->in.shape(), static_cast<std::size_t>(warren_world_size(comm))));
-  }
-  const void* const in = call->in.data();
-  void* const to = call->out.data();
-  const std::size_t count = call->in.count();
-  const warren_type type = call->in.type();
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_gather(comm, in, to, count, type, root, said.get(), handle);
-  });
+nb::object gather(const Calls& self, nb::handle x, int root, nb::handle out, nb::handle algorithm, nb::handle prepare) {
+  Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
+  Call& call = making.call();
+  call.result = nb::none();
+  call.in.take(x, "x", Access::kRead);
+  if (making.rank() == root) prepare_output(call, x, out, stacked(call.in.shape(), making.size()));
+  return making.by(warren_gather, call.in.data(), call.out.data(), call.in.count(), call.in.type(), root);
 }
 
 template <class Way>
-nb::object scatter(const Calls& self, nb::handle x, int root, nb::handle out, nb::handle algorithm) {
-  warren_comm* const comm = self.open();
-  const Said said(self, nb::none(), algorithm);
-  auto call = std::make_unique<Call>();
-  if (warren_rank(comm) == root) {
+nb::object scatter(const Calls& self, nb::handle x, int root, nb::handle out, nb::handle algorithm,
+                   nb::handle prepare) {
+  Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
+  Call& call = making.call();
+  if (making.rank() == root) {
     if (x.is_none()) throw nb::type_error("x is None at the root, whose shares the others get");
-    call->in.take(x, "x", Access::kRead);
-    prepare_output(*call, x, out, share_of(call->in, static_cast<std::size_t>(warren_world_size(comm))));
+    call.in.take(x, "x", Access::kRead);
+    prepare_output(call, x, out, share_of(call.in, making.size()));
   } else {
     if (out.is_none()) throw nb::type_error("out is None: other ranks than the root tell by it how much they get");
-    call->out.take(out, "out", Access::kWrite);
-    call->result = nb::borrow(out);
+    call.out.take(out, "out", Access::kWrite);
+    call.result = nb::borrow(out);
   }
-  const void* const in = call->in.data();
-  void* const to = call->out.data();
-  const std::size_t count = call->out.count();
-  const warren_type type = call->out.type();
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_scatter(comm, in, to, count, type, root, said.get(), handle);
-  });
+  return making.by(warren_scatter, call.in.data(), call.out.data(), call.out.count(), call.out.type(), root);
 }
 
 template <class Way>
-nb::object all_to_all(const Calls& self, nb::handle x, nb::handle out, nb::handle algorithm) {
-  warren_comm* const comm = self.open();
-  const Said said(self, nb::none(), algorithm);
-  auto call = std::make_unique<Call>();
-  call->in.take(x, "x", Access::kRead);
-  const auto size = static_cast<std::size_t>(warren_world_size(comm));
-  (void)share_of(call->in, size);
-  prepare_output(*call, x, out, call->in.shape());
-  const void* const in = call->in.data();
-  void* const to = call->out.data();
-  const std::size_t count = call->in.count() / size;
-  const warren_type type = call->in.type();
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_all_to_all(comm, in, to, count, type, said.get(), handle);
-  });
+nb::object all_to_all(const Calls& self, nb::handle x, nb::handle out, nb::handle algorithm, nb::handle prepare) {
+  Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
+  Call& call = making.call();
+  call.in.take(x, "x", Access::kRead);
+  (void)share_of(call.in, making.size());
+  prepare_output(call, x, out, call.in.shape());
+  const std::size_t count = call.in.count() / making.size();
+  return making.by(warren_all_to_all, call.in.data(), call.out.data(), count, call.in.type());
 }
 
 template <class Way>
 nb::object send(const Group& self, nb::handle x, int peer, int tag) {
-  warren_comm* const comm = self.open();
-  const Said said(self);
-  auto call = std::make_unique<Call>();
-  call->in.take(x, "x", Access::kRead);
-  call->result = nb::none();
-  const void* const buffer = call->in.data();
-  const std::size_t count = call->in.count();
-  const warren_type type = call->in.type();
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_send(comm, buffer, count, type, peer, tag, said.get(), handle);
-  });
+  Making<Way> making(self);
+  Call& call = making.call();
+  call.in.take(x, "x", Access::kRead);
+  call.result = nb::none();
+  return making.by(warren_send, call.in.data(), call.in.count(), call.in.type(), peer, tag);
 }
 
 template <class Way>
 nb::object recv(const Group& self, nb::handle out, int peer, int tag) {
-  warren_comm* const comm = self.open();
-  const Said said(self);
-  auto call = std::make_unique<Call>();
-  call->out.take(out, "out", Access::kWrite);
-  call->result = nb::borrow(out);
-  void* const buffer = call->out.data();
-  const std::size_t count = call->out.count();
-  const warren_type type = call->out.type();
-  return Way::run(self, std::move(call), [=, &said](warren_handle** handle) {
-    return warren_recv(comm, buffer, count, type, peer, tag, said.get(), handle);
-  });
+  Making<Way> making(self);
+  Call& call = making.call();
+  call.out.take(out, "out", Access::kWrite);
+  call.result = nb::borrow(out);
+  return making.by(warren_recv, call.out.data(), call.out.count(), call.out.type(), peer, tag);
 }
 
 constexpr const char* kAllreduce =
     "Combines x of all ranks, on all of them. x: an array, or a Python int or float, of which the result is one too. "
-    "op: "
-    "'sum', 'product', 'min', 'max', 'bit_and', 'bit_or', 'bit_xor', 'average'. out: where the result goes; x itself: "
-    "in "
-    "place; None: a new array. wire: 'f16', 'bf16' or 'i8': how float32 travels. algorithm: 'star', 'tree', "
-    "'butterfly', "
-    "'ring' or 'direct'. Raises TypeError or ValueError for arguments, warren.Error for what goes wrong.";
+    "op: 'sum', 'product', 'min', 'max', 'bit_and', 'bit_or', 'bit_xor', 'average'. out: where the result goes; x "
+    "itself: in place; None: a new array. wire: 'f16', 'bf16' or 'i8': how float32 travels. algorithm: 'star', 'tree', "
+    "'butterfly', 'ring' or 'direct'. prepare: a function without arguments that fills x, called just before x is "
+    "read, on any thread, and not at all where the result comes from the log. Raises TypeError or ValueError for "
+    "arguments, warren.Error for what goes wrong.";
 constexpr const char* kReduce = "As allreduce; the root alone gets the result, others None.";
 constexpr const char* kBroadcast = "Writes the root's x to x of all ranks. Returns x.";
 constexpr const char* kBarrier = "Returns when all ranks have entered it.";
 constexpr const char* kAllgather = "All ranks' x on all of them, in an array of shape (size, *x.shape).";
+constexpr const char* kAllgatherv =
+    "All ranks' x on all of them, one after the other in an array of one axis. counts: how many elements the x of each "
+    "rank has, equal on all ranks.";
 constexpr const char* kReduceScatter = "x has shape (size, *s): rank r gets x[r], combined over all ranks, of shape s.";
 constexpr const char* kGather = "All ranks' x at the root, in an array of shape (size, *x.shape); others get None.";
 constexpr const char* kScatter =
@@ -333,25 +298,21 @@ constexpr const char* kRecv = "Receives into out, whose count and type are those
 template <class Way>
 void bind_calls(nb::class_<Calls>& calls, const std::string& suffix) {
   const auto name = [&](const char* base) { return base + suffix; };
-  const auto none = nb::none();
-  calls
-      .def(name("allreduce").c_str(), allreduce<Way>, nb::arg("x").none(), nb::arg("op") = "sum", nb::arg("out") = none,
-           nb::arg("wire") = none, nb::arg("algorithm") = none, kAllreduce)
-      .def(name("reduce").c_str(), reduce<Way>, nb::arg("x").none(), nb::arg("op") = "sum", nb::arg("root") = 0,
-           nb::arg("out") = none, nb::arg("algorithm") = none, kReduce)
-      .def(name("broadcast").c_str(), broadcast<Way>, nb::arg("x").none(), nb::arg("root") = 0,
-           nb::arg("algorithm") = none, kBroadcast)
+  const auto x = nb::arg("x").none();
+  const auto op = nb::arg("op") = "sum";
+  const auto root = nb::arg("root") = 0;
+  const auto none = [](const char* argument) { return nb::arg(argument) = nb::none(); };
+  const auto algorithm = none("algorithm"), prepare = none("prepare"), out = none("out"), wire = none("wire");
+  calls.def(name("allreduce").c_str(), allreduce<Way>, x, op, out, wire, algorithm, prepare, kAllreduce)
+      .def(name("reduce").c_str(), reduce<Way>, x, op, root, out, algorithm, prepare, kReduce)
+      .def(name("broadcast").c_str(), broadcast<Way>, x, root, algorithm, prepare, kBroadcast)
       .def(name("barrier").c_str(), barrier<Way>, kBarrier)
-      .def(name("allgather").c_str(), allgather<Way>, nb::arg("x").none(), nb::arg("out") = none,
-           nb::arg("wire") = none, nb::arg("algorithm") = none, kAllgather)
-      .def(name("reduce_scatter").c_str(), reduce_scatter<Way>, nb::arg("x").none(), nb::arg("op") = "sum",
-           nb::arg("out") = none, nb::arg("wire") = none, nb::arg("algorithm") = none, kReduceScatter)
-      .def(name("gather").c_str(), gather<Way>, nb::arg("x").none(), nb::arg("root") = 0, nb::arg("out") = none,
-           nb::arg("algorithm") = none, kGather)
-      .def(name("scatter").c_str(), scatter<Way>, nb::arg("x").none(), nb::arg("root") = 0, nb::arg("out") = none,
-           nb::arg("algorithm") = none, kScatter)
-      .def(name("all_to_all").c_str(), all_to_all<Way>, nb::arg("x").none(), nb::arg("out") = none,
-           nb::arg("algorithm") = none, kAllToAll);
+      .def(name("allgather").c_str(), allgather<Way>, x, out, wire, algorithm, prepare, kAllgather)
+      .def(name("allgatherv").c_str(), allgatherv<Way>, x, nb::arg("counts"), out, algorithm, prepare, kAllgatherv)
+      .def(name("reduce_scatter").c_str(), reduce_scatter<Way>, x, op, out, wire, algorithm, prepare, kReduceScatter)
+      .def(name("gather").c_str(), gather<Way>, x, root, out, algorithm, prepare, kGather)
+      .def(name("scatter").c_str(), scatter<Way>, x, root, out, algorithm, prepare, kScatter)
+      .def(name("all_to_all").c_str(), all_to_all<Way>, x, out, algorithm, prepare, kAllToAll);
 }
 
 }  // namespace

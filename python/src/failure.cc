@@ -11,23 +11,54 @@ nb::dict& classes() {
   return *all;
 }
 
+const char* last_error() {
+  const char* text = warren_last_error();
+  return text != nullptr ? text : "the library gave no reason";
+}
+
+nb::object error_of(warren_code code, const char* text) {
+  // The text may hold bytes of a path that are not UTF-8.
+  const nb::object message = nb::steal(PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(strlen(text)), "replace"));
+  return classes()[nb::int_(static_cast<int>(code))](message);
+}
+
+[[noreturn]] void throw_error(const nb::object& error) {
+  PyErr_SetObject(error.type().ptr(), error.ptr());
+  throw nb::python_error();
+}
+
 }  // namespace
 
 void set_error_classes(nb::dict all) {
   classes() = std::move(all);
 }
 
+nb::object raised_exception() {
+#if PY_VERSION_HEX >= 0x030C0000
+  return nb::steal(PyErr_GetRaisedException());
+#else
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (trace != nullptr) PyException_SetTraceback(value, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return nb::steal(value);
+#endif
+}
+
 void fail(warren_code code) {
-  const char* text = warren_last_error();
-  fail(code, text != nullptr ? text : "the library gave no reason");
+  throw_error(error_of(code, last_error()));
 }
 
 void fail(warren_code code, const char* text) {
-  const nb::object kind = classes()[nb::int_(static_cast<int>(code))];
-  // The text may hold bytes of a path that are not UTF-8.
-  const nb::object message = nb::steal(PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(strlen(text)), "replace"));
-  PyErr_SetObject(kind.ptr(), message.ptr());
-  throw nb::python_error();
+  throw_error(error_of(code, text));
+}
+
+void fail(warren_code code, const nb::object& cause) {
+  const nb::object error = error_of(code, last_error());
+  PyException_SetCause(error.ptr(), nb::object(cause).release().ptr());
+  throw_error(error);
 }
 
 }  // namespace warren_python

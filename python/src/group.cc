@@ -34,6 +34,31 @@ Job::~Job() {
   warren_destroy(comm_);
 }
 
+void Job::check(warren_code code) const {
+  if (code == WARREN_OK) return;
+  if (!raised_.is_valid()) fail(code);
+  // What is no error of the program's, such as KeyboardInterrupt, stays what it is.
+  if (PyErr_GivenExceptionMatches(raised_.ptr(), PyExc_Exception) == 0) {
+    PyErr_SetObject(raised_.type().ptr(), raised_.ptr());
+    throw nb::python_error();
+  }
+  fail(code, raised_);
+}
+
+std::int32_t Job::run(const std::function<void()>& function) noexcept {
+  const nb::gil_scoped_acquire locked;
+  try {
+    function();
+    return 0;
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  raised_ = raised_exception();
+  return 1;
+}
+
 void Job::destroy() {
   if (comm_ == nullptr) return;
   if (!is_of_this_process()) {
@@ -43,8 +68,12 @@ void Job::destroy() {
   if (inside_ > 0) fail(WARREN_INVALID_ARGUMENT, "destroy: another thread is inside a call of this communicator");
   warren_comm* const comm = comm_;
   comm_ = nullptr;
-  nb::gil_scoped_release unlocked;
-  warren_destroy(comm);
+  raised_.reset();  // its frames may hold this object
+  {
+    const nb::gil_scoped_release unlocked;
+    warren_destroy(comm);
+  }
+  lazy.reset();  // its function may hold this object, too
 }
 
 void destroy_all_jobs() noexcept {

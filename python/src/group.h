@@ -4,12 +4,17 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "warren/c_api.h"
 
 namespace warren_python {
+
+// A state that is to be serialized later.
+struct Lazy;
 
 // The communicator that warren_create made. Groups split from it, and handles, share it. All members are guarded by the
 // interpreter lock.
@@ -22,9 +27,20 @@ class Job {
   ~Job();
 
   [[nodiscard]] warren_comm* comm() const { return comm_; }
+  // The lazy checkpoint that is under way, or the last one.
+  std::shared_ptr<Lazy> lazy;
   [[nodiscard]] bool open() const { return comm_ != nullptr; }
   // A child of fork has this process's memory, and nothing of the job.
   [[nodiscard]] bool is_of_this_process() const { return process_ == getpid(); }
+  // Makes a call of the C interface, without the interpreter lock, and throws what it fails with.
+  template <class Function>
+  void call(const Function& function);
+  // Throws the exception for the code. Where a function of the program's that the library ran has raised one, that is
+  // its cause.
+  void check(warren_code code) const;
+  // Runs a function of the program's for the library, with the interpreter lock, on whatever thread of the library's.
+  // Returns 1, and keeps the exception, if the function raises one.
+  std::int32_t run(const std::function<void()>& function) noexcept;
   // Ends this worker's part without finalize. Nothing happens the second time. Throws where another thread is inside a
   // call.
   void destroy();
@@ -33,7 +49,8 @@ class Job {
   friend class InsideCall;
   warren_comm* comm_ = nullptr;
   pid_t process_ = 0;
-  int inside_ = 0;  // calls under way
+  int inside_ = 0;           // calls under way
+  nanobind::object raised_;  // by a function of the program's that the library ran
 };
 
 // Before the interpreter goes: ends every job of this process that is still open, but for those that a thread is
@@ -58,6 +75,16 @@ class InsideCall {
   Job& job_;
   PyThreadState* thread_ = nullptr;
 };
+
+template <class Function>
+void Job::call(const Function& function) {
+  warren_code code = WARREN_OK;
+  {
+    const InsideCall inside(*this);
+    code = function();
+  }
+  check(code);
+}
 
 // An object that collectives are called on: a communicator of the job or of a group, or one that names a set-up round.
 struct Calls {

@@ -19,6 +19,11 @@ nb::object Call::finish() const {
   return result;
 }
 
+std::int32_t Call::run_prepare(void* context) {
+  auto& call = *static_cast<Call*>(context);
+  return call.job->run([&] { call.prepare(); });
+}
+
 // The library's thread that finishes the call writes to the descriptor, and needs no interpreter lock for it: a thread
 // that holds the lock for long delays no recovery.
 struct Handle::Completion {
@@ -36,7 +41,7 @@ void Handle::completed(warren_code /*code*/, const char* /*error*/, void* contex
 
 Handle::~Handle() {
   if (handle_ == nullptr) return;
-  if (!job_->is_of_this_process()) {
+  if (!job().is_of_this_process()) {
     // The parent's call. What it reads and writes is this process's copy, which nobody touches.
     return;
   }
@@ -45,18 +50,14 @@ Handle::~Handle() {
 }
 
 nb::object Handle::wait() {
-  warren_code code = WARREN_OK;
-  {
-    const InsideCall inside(*job_);
-    code = warren_wait(handle_);
-  }
-  check(code);
+  job().call([&] { return warren_wait(handle_); });
   return call_->finish();
 }
 
 bool Handle::done() {
   std::int32_t finished = 0;
-  check(warren_test(handle_, &finished));
+  // Without the interpreter lock, which a prepare function that another thread runs may wait for.
+  job().call([&] { return warren_test(handle_, &finished); });
   return finished != 0;
 }
 
@@ -69,12 +70,7 @@ int Handle::completion_descriptor() {
     throw nb::python_error();
   }
   auto context = std::make_unique<std::shared_ptr<Completion>>(completion);
-  warren_code code = WARREN_OK;
-  {
-    const InsideCall inside(*job_);
-    code = warren_on_complete(handle_, completed, context.get());
-  }
-  check(code);
+  job().call([&] { return warren_on_complete(handle_, completed, context.get()); });
   (void)context.release();  // the callback's
   completion_ = std::move(completion);
   return completion_->descriptor;

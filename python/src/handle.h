@@ -14,8 +14,12 @@ namespace warren_python {
 
 // The buffers of one call and the object that it returns. The address stays while the call is under way.
 struct Call {
+  explicit Call(std::shared_ptr<Job> of) : job(std::move(of)) {}
+
+  std::shared_ptr<Job> job;
   Array in, out;
   nanobind::object result;
+  nanobind::object prepare;  // the program's function that fills the input, if there is one
   union {
     double real = 0;
     std::int64_t whole;
@@ -24,16 +28,19 @@ struct Call {
 
   // The call returns this once it has finished.
   [[nodiscard]] nanobind::object finish() const;
+  // The library's way to `prepare` of the Call at `context`: not 0 if that has raised something.
+  static std::int32_t run_prepare(void* context);
 };
 
 // Of an asynchronous call. While it lives, so do the call's buffers.
 class Handle {
  public:
-  Handle(std::shared_ptr<Job> job, std::unique_ptr<Call> call) : job_(std::move(job)), call_(std::move(call)) {}
+  explicit Handle(std::unique_ptr<Call> call) : call_(std::move(call)) {}
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
   ~Handle();
 
+  [[nodiscard]] Job& job() const { return *call_->job; }
   warren_handle** started() { return &handle_; }
   // Waits for the call without the interpreter lock, and returns what it gives.
   nanobind::object wait();
@@ -45,7 +52,6 @@ class Handle {
   struct Completion;
   static void completed(warren_code code, const char* error, void* context);
 
-  std::shared_ptr<Job> job_;
   std::unique_ptr<Call> call_;
   warren_handle* handle_ = nullptr;
   std::shared_ptr<Completion> completion_;

@@ -19,12 +19,7 @@ namespace {
 nb::object split(const Group& self, int color, int key) {
   warren_comm* const comm = self.open();
   warren_comm* made = nullptr;
-  warren_code code = WARREN_OK;
-  {
-    const InsideCall inside(*self.job);
-    code = warren_split(comm, color, key, &made);
-  }
-  check(code);
+  self.job->call([&] { return warren_split(comm, color, key, &made); });
   if (made == nullptr) return nb::none();
   Group group;
   group.job = self.job;
@@ -44,23 +39,23 @@ Once once(const Group& self, const std::string& name) {
 bool once_known(const Group& self, const std::string& name) {
   warren_comm* const comm = self.open();
   std::int32_t known = 0;
-  warren_code code = WARREN_OK;
-  {
-    const InsideCall inside(*self.job);
-    code = warren_once_known(comm, name.c_str(), &known);
-  }
-  check(code);
+  self.job->call([&] { return warren_once_known(comm, name.c_str(), &known); });
   return known != 0;
+}
+
+void begin_fusion(const Group& self, std::int64_t max_bytes) {
+  warren_comm* const comm = self.open();
+  self.job->call([&] { return warren_fusion_begin(comm, max_bytes); });
+}
+
+void end_fusion(const Group& self) {
+  warren_comm* const comm = self.open();
+  self.job->call([&] { return warren_fusion_end(comm); });
 }
 
 void finalize(const Communicator& self) {
   warren_comm* const comm = self.open();
-  warren_code code = WARREN_OK;
-  {
-    const InsideCall inside(*self.job);
-    code = warren_finalize(comm);
-  }
-  check(code);
+  self.job->call([&] { return warren_finalize(comm); });
 }
 
 void bind_group(nb::class_<Group, Calls>& group) {
@@ -70,11 +65,16 @@ void bind_group(nb::class_<Group, Calls>& group) {
           "local_rank", [](const Group& self) { return warren_local_rank(self.open()); },
           "This worker's number among the ranks of the communicator on its host, from 0.")
       .def_prop_ro(
+          "rounds_finished", [](const Group& self) { return warren_rounds_finished(self.open()); },
+          "How many rounds this life has finished, on all communicators of the job.")
+      .def_prop_ro(
           "local_size", [](const Group& self) { return warren_local_size(self.open()); },
           "How many ranks of the communicator are on this host.")
       .def("split", split, nb::arg("color"), nb::arg("key") = 0,
            nb::sig("def split(self, color: int, key: int = 0) -> Group | None"),
            "Collective. Ranks with one color make a new communicator, ordered by (key, rank); color -1: None.")
+      .def("_begin_fusion", begin_fusion, nb::arg("max_bytes"))
+      .def("_end_fusion", end_fusion)
       .def("once", once, nb::arg("name"),
            "An object whose collectives are set-up rounds of this name: their results are kept for as long as the job "
            "lasts, and a process that is started again gets them at once.")

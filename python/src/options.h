@@ -11,13 +11,15 @@
 namespace warren_python {
 
 // Reads a dict of settings by the names of docs/settings.md; None stands for a setting that is not given. Throws
-// TypeError for an unknown name or a value of a wrong type, and ValueError for a number out of range.
+// TypeError for an unknown name or for a value that is no str, path, bool or int. The library checks the values.
 class Options {
  public:
   explicit Options(const nanobind::dict& given);
   [[nodiscard]] const warren_options& get() const { return options_; }
 
  private:
+  const char* keep(std::string text);
+
   warren_options options_{};
   std::list<std::string> texts_;  // what options_ points to
 };

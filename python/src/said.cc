@@ -50,21 +50,25 @@ warren_op op_of(nb::handle name) {
   return static_cast<warren_op>(value_of(name, "op", kOps));
 }
 
-Said::Said(const Calls& calls) {
+Said::Said(const Calls& calls, const Extras& extras, Call& call) {
+  const auto given = [](nb::handle extra) { return extra.is_valid() && !extra.is_none(); };
   warren_call_options_init(&options_);
   const CallSite site = call_site();
   options_.file = site.file;
   options_.function = site.function;
   options_.line = site.line;
   if (!calls.once.empty()) options_.once = calls.once.c_str();
-}
-
-Said::Said(const Calls& calls, nb::handle wire, nb::handle algorithm) : Said(calls) {
-  if (!wire.is_none()) options_.wire = value_of(wire, "wire", kWires);
-  if (!algorithm.is_none()) {
-    if (!nb::isinstance<nb::str>(algorithm)) throw nb::type_error("algorithm is not a str");
+  if (given(extras.wire)) options_.wire = value_of(extras.wire, "wire", kWires);
+  if (given(extras.algorithm)) {
+    if (!nb::isinstance<nb::str>(extras.algorithm)) throw nb::type_error("algorithm is not a str");
     // The library knows the names.
-    options_.algorithm = nb::cast<const char*>(algorithm);
+    options_.algorithm = nb::cast<const char*>(extras.algorithm);
+  }
+  if (given(extras.prepare)) {
+    if (PyCallable_Check(extras.prepare.ptr()) == 0) throw nb::type_error("prepare is not a function");
+    call.prepare = nb::borrow(extras.prepare);
+    options_.prepare = Call::run_prepare;
+    options_.prepare_context = &call;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "python/src/group.h"
+#include "python/src/handle.h"
 #include "warren/c_api.h"
 
 namespace warren_python {
@@ -11,12 +12,16 @@ namespace warren_python {
 // The operation of a name; throws ValueError with the names that there are.
 warren_op op_of(nanobind::handle name);
 
-// The options of one call: the user's line, the name of a set-up round, wire type and algorithm (None: as settings
-// say).
+// What a call was given beside its buffers. None, or nothing: as settings say.
+struct Extras {
+  nanobind::handle wire = {}, algorithm = {}, prepare = {};
+};
+
+// The options of one call: the user's line, the name of a set-up round, and the extras. A prepare function is kept in
+// `call`, which has to outlive the call.
 class Said {
  public:
-  explicit Said(const Calls& calls);
-  Said(const Calls& calls, nanobind::handle wire, nanobind::handle algorithm);
+  Said(const Calls& calls, const Extras& extras, Call& call);
   [[nodiscard]] const warren_call_options* get() const { return &options_; }
 
  private:

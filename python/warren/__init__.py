@@ -20,7 +20,7 @@ import atexit as _atexit
 import os as _os
 
 from . import _core
-from ._communicator import Checkpoint, Communicator, Epochs, Group, init
+from ._communicator import Checkpoint, Communicator, Epochs, init
 from ._errors import (
     BY_NUMBER as _BY_NUMBER,
     Closed,
@@ -37,6 +37,7 @@ from ._errors import (
     Timeout,
     Unavailable,
 )
+from ._group import Group
 from ._handle import Handle
 
 __version__ = _core.library_version()

@@ -10,8 +10,6 @@ import zlib
 from . import _core
 from ._errors import InvalidArgument
 
-Group = _core.Group
-
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
@@ -62,6 +60,19 @@ class Communicator(_core.Communicator):
         from . import _state
 
         self._checkpoint(_state.encode(state, pickle), None if local is None else _state.encode(local, pickle))
+
+    def lazy_checkpoint(self, make_state: typing.Callable[[], typing.Any], *, pickle: bool = False) -> None:
+        """Collective. Takes a checkpoint whose state `make_state()` returns later, if it is still needed then.
+
+        make_state: called once, on the thread of the next call of this job (a collective, a message, a checkpoint,
+        finalize), before that call does anything. It returns a state as of `checkpoint`, equal on all ranks, and makes
+        no calls. What it reads must not change between the last call before the checkpoint and the return of the first
+        one after it. Should it raise something, the call that runs it fails with Internal, raised from that, and this
+        worker's life in the job is over. There is no local state. The next load_checkpoint loads it as any other.
+        """
+        from . import _state
+
+        self._lazy_checkpoint(lambda: b"".join(_state.encode(make_state(), pickle)))
 
     def load_checkpoint(self, *, pickle: bool = False) -> Checkpoint | None:
         """Collective, once a life: the newest committed checkpoint, or None at the beginning of the job.
@@ -172,8 +183,9 @@ class Epochs:
 def init(**options: typing.Any) -> Communicator:
     """Joins the job and waits until all of it is there.
 
-    options: settings by the names of docs/settings.md, such as world_size=4; what is not given, or None, comes from
-    WARREN_* variables, the file that WARREN_CONFIG names, the launcher, or the default. A switch that is on by default
-    can be switched off (checksums=False). TypeError: an unknown name. warren.Error: the job cannot be joined.
+    options: any setting by its name in docs/settings.md, such as world_size=4. What is not given, or None, comes from
+    WARREN_* variables, the file that WARREN_CONFIG names, the launcher, or the default. A value is a str, a path, a
+    bool, an int, or such text as variables have (chunk_bytes="1M"). TypeError: an unknown name. InvalidArgument: a
+    value that the setting cannot have. Other errors: the job cannot be joined.
     """
     return Communicator(options)

@@ -1,7 +1,5 @@
 """What goes wrong: warren.Error, with a subclass for each thing that a program would react to."""
 
-import difflib
-
 
 class Error(Exception):
     """A call failed. The text is the whole chain of causes: rank, peer and round where there are any, and what to do.
@@ -102,19 +100,3 @@ BY_NUMBER = {
     11: RolledBack,
     12: Finished,
 }
-
-# Settings that belong to the start, the cluster or the machine: the environment has them.
-_ENVIRONMENT_ONLY = {
-    "attempt", "costs", "device_library", "device_pinned_bytes", "device_shared_bytes", "device_snapshot_bytes",
-    "drain_ms", "hang_timeout_ms", "nccl", "nccl_root", "on_sigterm", "port_range", "resize", "spare", "spare_follows",
-    "spares",
-}  # fmt: skip
-
-
-def unknown_option(name: str, known: list[str]) -> str:
-    """The text of the TypeError for an option that warren.init does not have."""
-    if name in _ENVIRONMENT_ONLY:
-        return f"init() has no option {name!r}: set the variable WARREN_{name.upper()}, before the process starts"
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "docs/settings.md lists the settings"
-    return f"init() has no option {name!r}; {hint}"

@@ -1,5 +1,7 @@
 """Calls over real ranks; each worker program checks its own results."""
 
+import re
+
 import pytest
 
 
@@ -19,7 +21,10 @@ def test_a_desync_names_the_lines_of_the_program(jobs):
 
 
 def test_wrong_arguments_are_errors_that_name_them(jobs):
-    jobs.run(1, "arguments.py", flags=["--restarts=0"])
+    output = jobs.run(1, "arguments.py", flags=["--restarts=0"])
+    for setting in ("checksums=1", "check_call_sites=0", "rewire=0", "round_timeout_ms=5000", "chunk_bytes=131072"):
+        assert f" {setting} (options)" in output, output
+    assert " streams=2 (WARREN_STREAMS)" in output, output
 
 
 def test_one_thread_at_a_time_and_other_threads_run_meanwhile(jobs):
@@ -28,6 +33,14 @@ def test_one_thread_at_a_time_and_other_threads_run_meanwhile(jobs):
 
 def test_a_forked_child_cannot_use_the_communicator(jobs):
     jobs.run(2, "forking.py", flags=["--restarts=0"])
+
+
+@pytest.mark.parametrize("way", ["prepare", "handle", "lazy"])
+def test_what_a_callback_raises_fails_its_call_and_no_rank_gets_a_wrong_number(jobs, way):
+    output = jobs.run(3, "raising.py", way, flags=["--restarts=2"])
+    assert output.count("done") == 3, output
+    assert output.count("ValueError: on purpose") == 1 and "warren.Internal: " in output, output
+    assert re.search(r"worker_restarted: worker 1 ended with exit code 1 \(at \S+/raising.py:\d+\) after:", output), output
 
 
 @pytest.mark.parametrize("way", ["return", "exit", "handle", "exception"])

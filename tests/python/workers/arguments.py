@@ -1,9 +1,15 @@
 """Arguments that cannot be right are found before anything is sent, and the communicator stays usable."""
 
 import contextlib
+import os
+import pathlib
+import re
 
 import numpy as np
 import warren
+
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 @contextlib.contextmanager
@@ -17,18 +23,32 @@ def raises(kind, *words):
         raise AssertionError(f"no {kind.__name__} with {words}")
 
 
-with raises(TypeError, "world_sise", "did you mean 'world_size'"):
+with raises(TypeError, "world_sise", "did you mean world_size"):
     warren.init(world_sise=3)
-with raises(TypeError, "spares", "WARREN_SPARES"):
-    warren.init(spares=1)
-with raises(TypeError, "job is int, not str"):
-    warren.init(job=3)
-with raises(ValueError, "world_size", "out of range"):
+with raises(TypeError, "grace_ms is float, not str, bool or int"):
+    warren.init(grace_ms=0.5)
+with raises(TypeError, "tracker is bytes"):
+    warren.init(tracker=b"localhost")
+with raises(ValueError, "null character"):
+    warren.init(job="a\0b")
+with raises(warren.InvalidArgument, "world_size"):
     warren.init(world_size=2**40)
+with raises(warren.InvalidArgument, "chunk_bytes"):
+    warren.init(chunk_bytes="1Q")
+# Every setting of the documentation is an option. An empty text is refused after the name has been found.
+SETTINGS = re.findall(r"^\| `(\w+)` \| `WARREN_", (ROOT / "docs/settings.md").read_text(), re.MULTILINE)
+assert len(SETTINGS) > 50, SETTINGS
+for name in SETTINGS:
+    with raises(warren.InvalidArgument, name, "has no value"):
+        warren.init(**{name: ""})
 with raises(warren.InvalidArgument, "round_timeout_ms"):
     warren.init(round_timeout_ms=1)
 
-with warren.init(checksums=False, log_level="warning", round_timeout_ms=5000) as comm:
+# Options come before variables, also those that switch off what is on, and on what is off.
+os.environ.update(WARREN_CHECKSUMS="0", WARREN_CHECK_CALL_SITES="1", WARREN_REWIRE="1", WARREN_STREAMS="2")
+timeline = pathlib.Path(os.environ["WARREN_SECRET_FILE"] + ".timeline")
+given = {"checksums": True, "check_call_sites": False, "rewire": False, "streams": None, "timeline": timeline}
+with warren.init(**given, round_timeout_ms=np.int64(5000), chunk_bytes="128K") as comm:
     x = np.ones((2, 3))
     with raises(TypeError, "x is ndarray of int16, shape (2, 3)", "float64"):
         comm.allreduce(x.astype("int16"))
@@ -75,6 +95,19 @@ with warren.init(checksums=False, log_level="warning", round_timeout_ms=5000) as
     assert issubclass(warren.InvalidArgument, ValueError)
     with raises(warren.InvalidArgument, "bit"):
         comm.allreduce(x, "bit_and")
+    with raises(TypeError, "prepare is not a function"):
+        comm.allreduce(x, prepare=3)
+    with raises(TypeError, "prepare", "Python number"):
+        comm.allreduce(1.0, prepare=print)
+    with raises(ValueError, "counts has 2 entries"):
+        comm.allgatherv(x, [3, 3])
+    with raises(ValueError, "x has 6 elements, not 5"):
+        comm.allgatherv(x, [5])
+    with raises(ValueError, "scatter_object: values is 2 objects"):
+        comm.scatter_object([1, 2])
+    with raises(ValueError, "max_bytes is -1"):
+        with comm.fuse(-1):
+            pass
     with raises(ValueError, "1 to 128 bytes"):
         comm.once("")
     with raises(TypeError, "state['a/0']", "object"):

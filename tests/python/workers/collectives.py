@@ -1,5 +1,7 @@
 """Every collective and message with every element type, blocking and asynchronous, held against NumPy's sums."""
 
+import threading
+
 import ml_dtypes
 import numpy as np
 import warren
@@ -76,6 +78,9 @@ def check_collectives(comm, dtype):
             comm.scatter(None, root, out=share)
     for got in both_ways(comm, "allgather", mine):
         equal(got, all)
+    counts = [r + 1 for r in range(size)]
+    for got in both_ways(comm, "allgatherv", np.full(rank + 1, rank, dtype), counts):
+        equal(got, np.repeat(np.arange(size), counts).astype(dtype))
     blocks = np.stack([all[rank] + dtype(0) if callable(dtype) else all[rank] for _ in range(size)])
     for got in both_ways(comm, "all_to_all", blocks):
         equal(got, all)
@@ -171,6 +176,55 @@ def check_set_up_rounds(comm):
     equal(comm.once("schema").allreduce(np.zeros(3)), first)  # kept: whatever is given now
 
 
+def check_objects(comm):
+    rank, size = comm.rank, comm.size
+    mine = {"rank": rank, "text": "ab" * rank, "array": np.arange(rank)}
+    for root in range(size):
+        got = comm.broadcast_object(mine if rank == root else None, root)
+        assert got["rank"] == root and got["text"] == "ab" * root and got["array"].tolist() == list(range(root))
+        gathered = comm.gather_object(mine, root)
+        assert gathered is None if rank != root else [g["rank"] for g in gathered] == list(range(size))
+        got = comm.scatter_object([("to", r, "x" * r) for r in range(size)] if rank == root else None, root)
+        assert got == ("to", rank, "x" * rank)
+    assert [g["text"] for g in comm.allgather_object(mine)] == ["ab" * r for r in range(size)]
+    group = comm.split(0, -rank)
+    assert group.allgather_object(rank) == list(range(size))[::-1]
+
+
+def check_fusion(comm):
+    before = comm.rounds_finished
+    with comm.fuse():
+        handles = [comm.allreduce_async(np.full(3, float(i))) for i in range(20)]
+    for i, handle in enumerate(handles):
+        equal(handle.wait(), np.full(3, i * float(comm.size)))
+    assert comm.size == 1 or comm.rounds_finished - before < 20
+    with comm.fuse(max_bytes=0):
+        assert comm.allreduce_async(1).wait() == comm.size
+    try:
+        with comm.fuse():
+            comm.allreduce_async(1)
+            raise KeyError("on purpose")
+    except KeyError:
+        pass
+    assert comm.allreduce(1) == comm.size  # the block has ended
+
+
+def check_prepare(comm):
+    x = np.zeros(3)
+    filled = []
+
+    def fill():
+        x[:] = comm.size
+        filled.append(threading.get_ident())
+
+    for got in both_ways(comm, "allreduce", x, prepare=fill):
+        equal(got, np.full(3, float(comm.size) ** 2))
+    if comm.rank == 0:
+        assert comm.broadcast(np.zeros(3), prepare=filled.clear) is not None and not filled
+    else:
+        comm.broadcast(np.zeros(3))
+
+
 def main():
     with warren.init() as comm:
         check_set_up_rounds(comm)
@@ -181,6 +235,9 @@ def main():
         check_bfloat16(comm)
         check_wires_and_algorithms(comm)
         check_groups(comm)
+        check_objects(comm)
+        check_fusion(comm)
+        check_prepare(comm)
         comm.barrier()
         assert comm.barrier_async().wait() is None
         many = [comm.allreduce_async(np.full(4, float(i))) for i in range(100)]
