@@ -8,44 +8,23 @@ as they are in memory.
 """
 
 import argparse
-import gzip
 import os
 import pathlib
 
-# The order in which one process adds numbers up is then the same in each of its lives.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
+import digits
 import numpy as np
 
 import warren
 
-DATA = pathlib.Path(__file__).resolve().parent.parent / "data/digits.csv.gz"
-TEST_IMAGES = 360
 BATCH = 64
 LEARNING_RATE = 0.1
 MOMENTUM = 0.9
 
 
-def load():
-    """(pixels and a 1 for the bias, labels) of the images to train on, and of those that are held out."""
-    with gzip.open(DATA, "rt") as file:
-        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
-    table = table[np.random.default_rng(1).permutation(len(table))]
-    pixels = np.hstack([table[:, :64] / 16.0, np.ones((len(table), 1))])
-    labels = table[:, 64]
-    return (pixels[TEST_IMAGES:], labels[TEST_IMAGES:]), (pixels[:TEST_IMAGES], labels[:TEST_IMAGES])
-
-
 def gradient_and_loss(weights, pixels, labels):
     """The sums over these images, in one array, so that one allreduce adds them up over the workers."""
-    scores = pixels @ weights
-    scores -= scores.max(axis=1, keepdims=True)
-    chances = np.exp(scores)
-    chances /= chances.sum(axis=1, keepdims=True)
-    rows = np.arange(len(labels))
-    loss = -np.log(chances[rows, labels]).sum()
-    chances[rows, labels] -= 1
-    return np.append(pixels.T @ chances, loss)
+    loss, by_score = digits.softmax_loss(pixels @ weights, labels)
+    return np.append(pixels.T @ by_score, loss)
 
 
 def main():
@@ -55,7 +34,7 @@ def main():
     parser.add_argument("--weights_file")
     options = parser.parse_args()
     print(f"process {os.getpid()} begins", flush=True)
-    (pixels, labels), (test_pixels, test_labels) = load()
+    (pixels, labels), (test_pixels, test_labels) = digits.load()
 
     with warren.init() as comm:
         mine = np.arange(len(labels)) % comm.size == comm.rank

@@ -1,74 +1,36 @@
-"""Programs that are killed, at random moments, end with the bytes of an undisturbed run."""
+"""Programs that are killed, at random moments, end with the bytes of an undisturbed run. test_kills.py kills more."""
 
-import os
-import random
-import re
-import signal
-import subprocess
-import time
+import functools
+import pathlib
+import tempfile
 
 import pytest
-from conftest import ROOT, Jobs
-
-SOFTMAX = ROOT / "examples/python/softmax.py"
-BEGINS = re.compile(r"\[(\d+)\] process (\d+) begins")
-EPOCH = re.compile(r"\[0\] epoch +(\d+)")
+from conftest import Jobs
+from killing import EXAMPLES, example, run_and_kill
 
 
-def run_and_kill(ranks, kills, last_epoch, program, *arguments, flags=()):
-    """Runs a job, and kills workers of it as its lines come: one in start-up, and the others at random epochs before the
-    last one. How many of these others it killed, and the output."""
-    seed = random.SystemRandom().randrange(2**32)
-    chance = random.Random(seed)
-    job = subprocess.Popen(Jobs().command(ranks, program, *arguments, flags=[*flags, "--restarts=100"]),
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    targets = sorted(chance.sample(range(1, last_epoch), kills))
-    processes, early, killed, lines = {}, 0, 0, [f"seed {seed}"]
-    with job:
-        for line in job.stdout:
-            lines.append(line.rstrip())
-            if begins := BEGINS.search(line):
-                processes[begins[1]] = int(begins[2])
-            epoch = EPOCH.search(line)
-            if epoch:
-                due = killed < kills and int(epoch[1]) >= targets[killed]
-            else:
-                due = early == 0 and chance.random() < 0.1
-            if processes and due:
-                time.sleep(chance.random() * 0.02)  # somewhere in what follows the line
-                rank = chance.choice(sorted(processes))
-                try:
-                    os.kill(processes.pop(rank), signal.SIGKILL)
-                    killed, early = (killed + 1, early) if epoch else (killed, early + 1)
-                    lines.append(f"killed worker {rank}")
-                except ProcessLookupError:
-                    pass
-    output = "\n".join(lines)
-    assert job.returncode == 0, output
-    return killed, output
+@functools.cache
+def undisturbed(name, ranks):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "weights"
+        Jobs().run(ranks, example(name), f"--weights_file={path}")
+        return path.read_bytes()
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    path = tmp_path_factory.mktemp("undisturbed") / "weights"
-    Jobs().run(3, SOFTMAX, f"--weights_file={path}")
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize("every", [1, 4])
-def test_softmax_that_is_killed_ends_with_the_same_weights(tmp_path, undisturbed, every):
+@pytest.mark.parametrize("name, arguments", [*((name, ()) for name in EXAMPLES), ("softmax", ("--every=4",))])
+def test_an_example_that_is_killed_ends_with_the_same_weights(tmp_path, name, arguments):
     path = tmp_path / "weights"
-    killed, output = run_and_kill(3, 4, 35, SOFTMAX, f"--weights_file={path}", f"--every={every}")
-    assert killed >= 3, output
-    assert path.read_bytes() == undisturbed, output
+    killed, output = run_and_kill(2, example(name), f"--weights_file={path}", *arguments, early=1, later=2)
+    assert killed["early"] == 1 and killed["later"] == 2, output
+    assert path.read_bytes() == undisturbed(name, 2), output
 
 
 def test_all_kinds_of_state_come_back_in_place(tmp_path):
     path = tmp_path / "result"
     Jobs().run(2, "resuming.py", path)
     undisturbed = path.read_bytes()
-    killed, output = run_and_kill(2, 3, 60, "resuming.py", path)
-    assert killed >= 2, output
+    killed, output = run_and_kill(2, "resuming.py", path, early=1, later=3, last_epoch=60)
+    assert killed["later"] >= 2, output
     assert path.read_bytes() == undisturbed, output
 
 
