@@ -32,3 +32,16 @@ class Jobs:
 @pytest.fixture
 def jobs():
     return Jobs()
+
+
+@pytest.fixture
+def pipes(tmp_path):
+    """Makes named pipes and returns their paths."""
+
+    def make(count):
+        paths = [tmp_path / f"pipe{i}" for i in range(count)]
+        for path in paths:
+            os.mkfifo(path)
+        return paths
+
+    return make

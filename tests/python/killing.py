@@ -76,3 +76,18 @@ def run_and_kill(ranks, program, *arguments, early=0, first=0, later=0, last_epo
     output = "\n".join(lines)
     assert job.returncode == 0, output
     return moments.killed, output
+
+
+def run_until_epoch(last, ranks, program, *arguments, flags=()):
+    """Runs a job up to an epoch, and kills all of its processes at once. The output."""
+    job = subprocess.Popen(Jobs().command(ranks, program, *arguments, flags=flags), stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
+    lines = []
+    with job:
+        for line in job.stdout:
+            lines.append(line)
+            epoch = EPOCH.search(line)
+            if epoch and int(epoch[1]) == last:
+                job.kill()  # the launcher; its workers and its tracker go with it
+    assert job.returncode == -signal.SIGKILL, lines
+    return "".join(lines)

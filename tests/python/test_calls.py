@@ -10,8 +10,8 @@ def test_every_call_with_every_type(jobs, ranks):
     jobs.run(ranks, "collectives.py", flags=["--restarts=0"])
 
 
-def test_handles_are_awaited_while_the_event_loop_runs(jobs):
-    jobs.run(3, "awaiting.py", flags=["--restarts=0"])
+def test_handles_are_awaited_while_the_event_loop_runs(jobs, pipes):
+    jobs.run(3, "awaiting.py", *pipes(1), flags=["--restarts=0"])
 
 
 def test_a_desync_names_the_lines_of_the_program(jobs):
@@ -27,8 +27,18 @@ def test_wrong_arguments_are_errors_that_name_them(jobs):
     assert " streams=2 (WARREN_STREAMS)" in output, output
 
 
-def test_one_thread_at_a_time_and_other_threads_run_meanwhile(jobs):
-    jobs.run(2, "threads.py", flags=["--restarts=0"])
+def test_one_thread_at_a_time_and_other_threads_run_meanwhile(jobs, pipes):
+    jobs.run(2, "threads.py", *pipes(1), flags=["--restarts=0"])
+
+
+def test_a_recovery_needs_no_interpreter_lock(jobs, pipes):
+    output = jobs.run(2, "held.py", *pipes(2))
+    assert output.count("rank 1 has its result") == 1 and "worker 1 was killed by signal 9" in output, output
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_children_by_multiprocessing_work_for_a_worker(jobs, way):
+    jobs.run(2, "children.py", way, flags=["--restarts=0"])
 
 
 def test_a_forked_child_cannot_use_the_communicator(jobs):

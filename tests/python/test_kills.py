@@ -1,9 +1,12 @@
-"""Every example with two and four ranks, killed in start-up, in the first version and later: more than 48 kills."""
+"""Every example with two and four ranks, killed in start-up, in the first version and later: more than 48 kills. And a
+job whose processes are all killed at once.
+"""
 
 import collections
 
 import pytest
-from killing import EXAMPLES, example, run_and_kill
+from conftest import Jobs
+from killing import EPOCH, EXAMPLES, example, run_and_kill, run_until_epoch
 from test_survival import undisturbed
 
 ALL = collections.Counter()
@@ -21,3 +24,14 @@ def test_weights_are_those_of_an_undisturbed_run(tmp_path, name, ranks):
 
 def test_some_were_killed_in_the_first_version():
     assert ALL["first"] >= 4, ALL
+
+
+def test_a_job_whose_processes_were_all_killed_goes_on_from_its_disk(tmp_path):
+    path = tmp_path / "weights"
+    program = (2, example("local_sgd"), f"--weights_file={path}")
+    flags = [f"--data_dir={tmp_path / 'data'}", "--round_timeout_ms=1000"]
+    first = run_until_epoch(10, *program, flags=flags)
+    assert not path.exists(), first
+    epochs = EPOCH.findall(Jobs().run(*program, flags=flags))
+    assert 1 < int(epochs[0]) <= 12 and int(epochs[-1]) == 40, epochs
+    assert path.read_bytes() == undisturbed("local_sgd", 2)

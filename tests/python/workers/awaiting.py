@@ -1,28 +1,27 @@
-"""Handles in asyncio: many at once, one that is abandoned, and an event loop that goes on meanwhile."""
+"""Handles in asyncio: many at once, one that is abandoned, and an event loop that goes on meanwhile. Argument: a named
+pipe."""
 
 import asyncio
-import os
-import pathlib
-import time
+import sys
 
 import numpy as np
 import warren
 
 # Tells rank 1 that the event loop of rank 0 has gone on while it waited for rank 1.
-ticked = pathlib.Path(os.environ["WARREN_SECRET_FILE"] + ".ticked")
+ticked = sys.argv[1]
 
 
 async def main(comm):
     async def tick():
         for _ in range(5):
             await asyncio.sleep(0.001)
-        ticked.touch()
+        with open(ticked, "w", encoding="ascii"):
+            pass
 
     if comm.rank == 0:
         ticking = asyncio.create_task(tick())
     if comm.rank == 1:
-        while not ticked.exists():
-            time.sleep(0.001)
+        open(ticked, encoding="ascii").read()
     handle = comm.allreduce_async(np.full(3, 1.0))
     result = await handle
     assert (result == comm.size).all() and (await handle) is result
