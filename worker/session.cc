@@ -182,6 +182,8 @@ Session::Session(const Settings& settings, const Log& log, const Interrupt& inte
       engine_(transport_, board_) {}
 
 Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const Log& log, const Interrupt& interrupt) {
+  auto mark = JoinedMark::make(settings);
+  if (!mark.ok()) return mark.status().because_of_this("cannot join job " + settings.job);
   (void)allow_many_connections();
   // ZeroMQ aborts where its first ones cannot be opened.
   if (Status s = has_room_for_files(kLeastFiles); !s.ok()) return s.because_of_this("cannot join job " + settings.job);
@@ -202,10 +204,19 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   beginning.join_by = std::chrono::steady_clock::now() + std::chrono::milliseconds(settings.join_timeout_ms);
   while (true) {
     auto session = join(settings, log, interrupt, beginning);
-    if (!session.ok() || session.value() != nullptr) return session;
+    if (!session.ok()) return session;
+    if (session.value() != nullptr) {
+      session.value()->keep(std::move(mark).value());
+      return session;
+    }
     if (std::chrono::steady_clock::now() < beginning.join_by) continue;
     return beginning.why.because_of_this(Code::kTimeout, "the join timeout is over");
   }
+}
+
+void Session::keep(JoinedMark mark) {
+  const std::lock_guard lock(mutex_);
+  if (failed_.ok() && !finished_) joined_ = std::move(mark);
 }
 
 // A name server may be away for as long as a tracker, and a tracker's name appear with it.
@@ -931,6 +942,7 @@ void Session::failed(const worker_effect::Fail& what) {
   }
   const auto lock = lock_for_control();
   if (failed_.ok()) failed_ = why;
+  joined_ = {};
   engine_.stop(why);
   wake(caller_wake_);
   wake(engine_wake_);
@@ -940,6 +952,7 @@ void Session::failed(const worker_effect::Fail& what) {
 void Session::finished() {
   const auto lock = lock_for_control();
   finished_ = true;
+  joined_ = {};
   wake(caller_wake_);
 }
 
@@ -1358,6 +1371,7 @@ void Session::end_life(const Status& why, Blame blame) {
   failed_ =
       why.because_of_this("this worker's life in the job is over; end the process, and its next life takes its place");
   log_(WARREN_LOG_ERROR, failed_.describe());
+  joined_ = {};
   engine_.stop(failed_);
   if (blame == Blame::kProgram) {
     control_->leave(false, why.describe());
@@ -2336,6 +2350,7 @@ void Session::close() {
   std::unique_lock lock(mutex_);
   if (exiting_) return;
   exiting_ = true;
+  joined_ = {};
   if (staging_) staging_->end();
   engine_.stop(Status(Code::kClosed, "the communicator has been destroyed"));
   changed_.notify_all();

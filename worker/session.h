@@ -30,6 +30,7 @@
 #include "worker/fusion.h"
 #include "worker/host_memory.h"
 #include "worker/interrupt.h"
+#include "worker/launch/joined_mark.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
 #include "worker/narrowing.h"
@@ -175,6 +176,7 @@ class Session final : private DataPath {
   // Null: another life is to begin, as `beginning` says now.
   static Result<std::shared_ptr<Session>> join(const Settings& settings, const Log& log, const Interrupt& interrupt,
                                                Beginning& beginning);
+  void keep(JoinedMark mark);
   // Waits until the tracker's name resolves, for at most the join timeout.
   [[nodiscard]] Status await_tracker_name() const;
   Status prepare(const Beginning& beginning);
@@ -364,6 +366,7 @@ class Session final : private DataPath {
   std::atomic<bool> moves_exchanged_ = false;  // likewise, at what they exchange; changes under the lock
   std::optional<TimeMs> hangs_since_;          // that thread: an epoch's communicator does not end
   Status failed_;
+  JoinedMark joined_;     // until this life is over
   int callers_ = 0;       // threads inside drive()
   int awaiting_job_ = 0;  // of those, how many wait for something else than calls
   int calling_back_ = 0;  // callbacks that run

@@ -11,11 +11,15 @@
 //   child_job   a child of the process makes a communicator of its own meanwhile, for the job "child"
 //   after       likewise, when the parent has finalized and destroyed its own
 //   full        it logs warnings
+//   plain       finalizes, destroys and returns
+//   spawns      a child of the process runs the same program as the same worker meanwhile, and fails
+//   replaces    destroys without finalize, and becomes the same worker's next life by exec, as `plain`
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -79,9 +83,9 @@ void finish() {
   comm.reset();
 }
 
-// Runs `body` in a child that ends by exit().
+// Runs `body` in a child that ends with this exit code.
 template <class Body>
-void in_a_child(Body body) {
+void in_a_child(Body body, int code = 7) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(kAlarmS);
@@ -90,13 +94,25 @@ void in_a_child(Body body) {
   }
   int status = 0;
   (void)waitpid(child, &status, 0);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 7) fail("its child ended with status " + std::to_string(status));
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != code) fail("its child ended with status " + std::to_string(status));
 }
 
 void job_of_child() {
   const auto own = make("child", 1);
   work(*own);
   own->finalize();
+}
+
+// Becomes the same worker, as `plain`: by exec, which leaves the process what it is.
+[[noreturn]] void become_plain() {
+  std::vector<std::string> again{std::filesystem::read_symlink("/proc/self/exe").string()};
+  again.insert(again.end(), arguments.begin(), arguments.end());
+  again.back() = "plain";
+  std::vector<char*> argv;
+  for (std::string& argument : again) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  fail("exec");
 }
 
 // Destroyed before `comm`.
@@ -120,9 +136,14 @@ int main(int argc, char** argv) {
     work(*comm);
     if (how == "child") in_a_child([] { comm.reset(); });
     if (how == "child_job") in_a_child(job_of_child);
+    if (how == "spawns") in_a_child(become_plain, 9);
+    if (how == "replaces") {
+      comm.reset();
+      become_plain();
+    }
     if (how == "exit") (void)comm.release();
     if (how == "exit" || how == "global") std::exit(5);
-    if (how.starts_with("child") || how == "after") finish();
+    if (how.starts_with("child") || how == "after" || how == "plain" || how == "spawns") finish();
     if (how == "after") in_a_child(job_of_child);
   } catch (const warren::Error& e) {
     fail(e.what());

@@ -276,5 +276,25 @@ TEST(Processes, ThatHaveALogOnDiskEndAsThoseWithoutOne) {
   }
 }
 
+std::vector<std::string> leaver(Cluster& cluster, const std::string& how) {
+  return {WARREN_LEAVER, cluster.address(), cluster.root_file(), "0", "1", cluster.file("data"), how};
+}
+
+// As with a program's `multiprocessing` and system(): its variables say that it is the worker.
+TEST(Processes, AChildOfAWorkerThatSaysToBeThatWorkerIsRefusedAndTheWorkerGoesOn) {
+  Cluster cluster;
+  Process worker(leaver(cluster, "spawns"));
+  EXPECT_THAT(worker.line(), HasSubstr("would take the place of its parent: process " + std::to_string(worker.pid())));
+  EXPECT_EQ(worker.line(), "");
+  EXPECT_EQ(worker.wait(), 0);
+}
+
+TEST(Processes, AWorkerThatHasLeftBecomesItsNextLifeByExec) {
+  Cluster cluster;
+  Process worker(leaver(cluster, "replaces"));
+  EXPECT_EQ(worker.line(), "");
+  EXPECT_EQ(worker.wait(), 0);
+}
+
 }  // namespace
 }  // namespace warren

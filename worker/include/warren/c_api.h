@@ -17,7 +17,8 @@
  *
  * Fork: a child process must not use a communicator that its parent made; calls there fail with WARREN_CLOSED. A child
  * that lives on without exec keeps the parent's connections open: if the parent then dies, the other ranks notice after
- * the round timeout instead of at once.
+ * the round timeout instead of at once. A child process, by fork or exec, that calls warren_create under its parent's
+ * worker id while the parent is in the job gets WARREN_INVALID_ARGUMENT.
  */
 #ifndef WARREN_C_API_H_
 #define WARREN_C_API_H_
