@@ -88,7 +88,7 @@ void Engine::install(const Plan& plan) {
 
 void Engine::open() {
   WARREN_CHECK(installed_ && !open_, "an epoch is opened once");
-  if (stopped()) return;
+  if (stopped() || failed_) return;
   open_ = true;
   for (auto& [id, group] : groups_) {
     group->points.open(plan_.epoch, plan_.timeline, plan_.resumes);
@@ -110,8 +110,10 @@ WorkerMachine::Standing Engine::suspend() {
   if (!stopped()) transport_.close_all();
   if (exchange_ != nullptr) exchange_->close();
   open_ = false;
-  failed_ = false;
-  failure_.reset();
+  if (!failure_ || !failure_->by_program) {
+    failed_ = false;
+    failure_.reset();
+  }
   gap_.reset();
   prepares_.clear();
   if (recall_ != nullptr) recall_->suspend();
@@ -1397,6 +1399,7 @@ bool Engine::go_light(Group& group) {
   if (outcome == LightRound::Outcome::kWaits) return false;
   light_ = nullptr;
   if (outcome == LightRound::Outcome::kStuck) hand_over(group);
+  if (outcome == LightRound::Outcome::kProgramFailed) fail_by_program(group.light.status());
   return true;
 }
 
@@ -1522,13 +1525,24 @@ void Engine::fail(const Status& status, Rank peer) {
   failure_ = Failure{peer == kNoRank ? status : status.about(peer), peer};
 }
 
+// Instead of what has failed beside it, which another epoch would mend.
+void Engine::fail_by_program(const Status& status) {
+  failed_ = true;
+  failure_ = Failure{status, kNoRank, true};
+}
+
 void Engine::check(Group& group) {
   const auto runs = [&] { return group.phase == Phase::kRuns || group.phase == Phase::kAgrees; };
   while (group.active != nullptr &&
          (group.phase == Phase::kDone || (runs() && !group.light.runs() && group.executor.done()))) {
     if (runs() && !group.executor.status().ok()) {
       // The call ends with the epoch: the tracker's word says who is to blame.
-      fail(group.executor.status().about(group.active->round), group.executor.failed_peer());
+      const Status status = group.executor.status().about(group.active->round);
+      if (group.executor.program_failed()) {
+        fail_by_program(status);
+      } else {
+        fail(status, group.executor.failed_peer());
+      }
       break;
     }
     if (group.phase == Phase::kAgrees) {
@@ -1738,7 +1752,9 @@ void Engine::stop(const Status& why) {
     const auto reason = [&](const Status& own) {
       // Where ranks disagree, both ends find the same, and one of them has been told to all.
       const bool told = own.code() == Code::kDesync && why.code() == Code::kDesync;
-      return own.ok() || told ? why : own.because_of_this(why.code(), std::string(why.describe()));
+      // What the owner was told is what it stops this for.
+      const bool own_end = group->executor.program_failed() && !failure_;
+      return own.ok() || told || own_end ? why : own.because_of_this(why.code(), std::string(why.describe()));
     };
     forget_exchange(*group);
     if (group->active != nullptr && group->active->prepare != Call::Prepare::kRuns) {

@@ -104,6 +104,8 @@ class Engine {
   struct Failure {
     Status status;
     Rank peer = kNoRank;  // the other end, where one link is to blame
+    // A function of the program's has failed: this life is over, and nothing moves until the owner has called stop().
+    bool by_program = false;
   };
 
   Engine(Transport& transport, RoundBoard& board) : transport_(transport), board_(board) {}
@@ -464,6 +466,7 @@ class Engine {
   void answered(const Inquiry::Answer& answer);
   void release_departed();
   void fail(const Status& status, Rank peer);
+  void fail_by_program(const Status& status);
 
   Transport& transport_;
   RoundBoard& board_;

@@ -332,6 +332,7 @@ void Executor::prepare(const Round& round) {
   header_.round = round.id;
   header_.fingerprint = round.fingerprint;
   status_ = Status();
+  program_failed_ = false;
   bytes_sent_ = 0;
   streams_ = round.fingerprint.count / element_values(round.fingerprint.type) >= kStreamedBytes / value_bytes_;
   remaining_ = s.steps.size();
@@ -759,8 +760,8 @@ void Executor::made_of_operands(std::uint32_t index, const Elsewhere::Done* done
   // Nobody reads it before this step has finished.
   if (ready != nullptr) {
     std::memcpy(address(step.dst), ready, step.count * partial_bytes_);
-  } else {
-    combine_to(address(step.dst), step);
+  } else if (const Status combined = combine_to(address(step.dst), step); !combined.ok()) {
+    return fail_by_program(combined);
   }
   for (const std::uint32_t source : sources) {
     done_reading(source);
@@ -769,9 +770,16 @@ void Executor::made_of_operands(std::uint32_t index, const Elsewhere::Done* done
 }
 
 // operands_, of the step.
-void Executor::combine_to(std::byte* to, const Step& step) {
+Status Executor::combine_to(std::byte* to, const Step& step) {
   const Form first = round_.schedule->schedule_.operands[step.first_operand].form;
-  round_.reducer.combine(to, step.dst.form, operands_, first, step.bracketing, step.count);
+  return round_.reducer.combine(to, step.dst.form, operands_, first, step.bracketing, step.count);
+}
+
+// The kernels never fail.
+void Executor::fail_by_program(const Status& why) {
+  status_ = why.because_of_this("cannot combine the inputs of " + to_string(round_.fingerprint) + ", " +
+                                to_string(round_.id));
+  program_failed_ = true;
 }
 
 void Executor::make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const Elsewhere::Done* done,
@@ -789,7 +797,7 @@ void Executor::make_final(std::uint32_t index, std::span<const std::uint32_t> so
   const std::byte* made = ready;
   if (ready == nullptr) {
     std::byte* const to = !room.empty() ? room.data() : aside ? unchecked_.reserve(bytes) : output;
-    combine_to(to, step);
+    if (const Status combined = combine_to(to, step); !combined.ok()) return fail_by_program(combined);
     made = to;
   }
   for (const std::uint32_t source : sources) {
@@ -897,8 +905,9 @@ void Executor::compute(std::uint32_t index) {
   } else if (step.count == 0) {
     // Only the order matters.
   } else if (step.kind == StepKind::kReduce) {
-    round_.reducer.reduce(address(step.dst), step.dst.form, operand(step.a, from.a), step.a.form,
-                          operand(step.b, from.b), step.b.form, step.count, step.finish);
+    const Status reduced = round_.reducer.reduce(address(step.dst), step.dst.form, operand(step.a, from.a), step.a.form,
+                                                 operand(step.b, from.b), step.b.form, step.count, step.finish);
+    if (!reduced.ok()) return fail_by_program(reduced);
   } else if (streams_ && !step.finish && step.dst.space == Space::kOutput && step.a.form == Form::kValue) {
     stream_copy(address(step.dst), operand(step.a, from.a), step.count * value_bytes_);
   } else {
@@ -1119,6 +1128,7 @@ std::vector<Executor::Final> Executor::finals() const {
 void Executor::abandon() {
   remaining_ = 0;
   status_ = Status();
+  program_failed_ = false;
   failed_peer_ = kNoRank;
   ready_.clear();
   unsettled_.clear();

@@ -227,6 +227,8 @@ class Executor {
   // again.
   [[nodiscard]] bool done() const { return remaining_ == 0 || !status_.ok(); }
   [[nodiscard]] const Status& status() const { return status_; }
+  // The failure is that of a function of the program's, which no other epoch mends.
+  [[nodiscard]] bool program_failed() const { return program_failed_; }
   // The rank of the job at the other end of the link that failed; kNoRank while status() is ok.
   [[nodiscard]] Rank failed_peer() const { return failed_peer_; }
   // After Transport::close_all(), before abandon(): what stands final in the output, as elements of it. In the order of
@@ -299,7 +301,8 @@ class Executor {
   void uploaded(std::uint32_t publish, const Elsewhere::Done& done);
   void made_of_operands(std::uint32_t index, const Elsewhere::Done* done, bool lent);
   void make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const Elsewhere::Done* done, bool lent);
-  void combine_to(std::byte* to, const schedule::Step& step);
+  [[nodiscard]] Status combine_to(std::byte* to, const schedule::Step& step);
+  void fail_by_program(const Status& why);
   [[nodiscard]] bool bring(std::uint32_t index);
   [[nodiscard]] bool bring_own(std::uint32_t index, const Elsewhere::Done& done);
   void one_less();
@@ -370,6 +373,7 @@ class Executor {
   std::size_t remaining_ = 0;
   std::uint64_t bytes_sent_ = 0;
   Status status_;
+  bool program_failed_ = false;  // why status_ is what it is
   Rank failed_peer_ = kNoRank;
 };
 

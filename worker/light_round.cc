@@ -97,11 +97,15 @@ LightRound::Outcome LightRound::go() {
         }
         break;
       }
-      case StepKind::kReduce:
+      case StepKind::kReduce: {
         if (step.count == 0) break;
-        round_.reducer.reduce(address(step.dst), step.dst.form, address(step.a), step.a.form, address(step.b),
-                              step.b.form, step.count, step.finish);
-        break;
+        const Status reduced = round_.reducer.reduce(address(step.dst), step.dst.form, address(step.a), step.a.form,
+                                                     address(step.b), step.b.form, step.count, step.finish);
+        if (reduced.ok()) break;
+        status_ = reduced.because_of_this("cannot combine the inputs of " + to_string(round_.fingerprint) + ", " +
+                                          to_string(round_.id));
+        return Outcome::kProgramFailed;
+      }
       case StepKind::kCopy:
         if (step.count == 0) break;
         round_.reducer.copy(address(step.dst), step.dst.form, address(step.a), step.a.form, step.count, step.finish);
@@ -130,6 +134,7 @@ std::vector<Executor::Final> LightRound::finals() const {
 
 void LightRound::abandon() {
   runs_ = false;
+  status_ = Status();
   links_.assign(members_.size(), 0);
 }
 

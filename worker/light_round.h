@@ -22,8 +22,9 @@ class LightRound {
 
   enum class Outcome : std::uint8_t {
     kDone,
-    kWaits,  // for a frame: go() again
-    kStuck,  // Executor::take_over() goes on, or says what is wrong
+    kWaits,          // for a frame: go() again
+    kStuck,          // Executor::take_over() goes on, or says what is wrong
+    kProgramFailed,  // a function of the program's, as status() says: nobody goes on
   };
 
   // `executor` is the group's, and idle while this runs; `links`, `members`, `slot` and `board` are those that it was
@@ -37,6 +38,8 @@ class LightRound {
   void begin(const Executor::Round& round);
   // Does what can be done without waiting.
   [[nodiscard]] Outcome go();
+  // kProgramFailed: why.
+  [[nodiscard]] const Status& status() const { return status_; }
   // Begun, and not over or handed over.
   [[nodiscard]] bool runs() const { return runs_; }
   // The newest one.
@@ -72,6 +75,7 @@ class LightRound {
   std::uint32_t done_ = 0;
   bool posted_ = false;  // the step after those: a part of it has left
   bool runs_ = false;
+  Status status_;
   std::uint64_t bytes_sent_ = 0;
 };
 

@@ -1054,6 +1054,7 @@ void Session::report_failure() {
   if (!engine_.has_trouble()) return;
   if (const auto gap = engine_.take_gap()) control_->log_gap(transport_.epoch(), *gap);
   if (auto failure = engine_.take_failure()) {
+    if (failure->by_program) return end_life(failure->status, Blame::kProgram);
     if (failure->status.code() == Code::kPeerLost && failure->peer != kNoRank) {
       control_->link_broken(transport_.epoch(), failure->peer, failure->status.describe());
     }

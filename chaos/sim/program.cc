@@ -141,7 +141,7 @@ bool reduces(Collective collective) {
 
 }  // namespace
 
-void chain_affine(const void* a, void* inout, std::size_t n, void* context) {
+std::int32_t chain_affine(const void* a, void* inout, std::size_t n, void* context) {
   for (std::size_t i = 0; i < n; ++i) {
     Affine x, y;
     std::memcpy(&x, static_cast<const std::byte*>(a) + i * sizeof x, sizeof x);
@@ -150,6 +150,7 @@ void chain_affine(const void* a, void* inout, std::size_t n, void* context) {
     const Affine both{x.m * y.m, x.m * y.c + x.c};
     std::memcpy(static_cast<std::byte*>(inout) + i * sizeof both, &both, sizeof both);
   }
+  return 0;
 }
 
 std::size_t width_of(const ProgramStep& step) {
@@ -725,7 +726,7 @@ std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t p
       } else if (r == 0) {
         std::memcpy(to, element, width);
       } else if (step.type == DataType::kCustom) {
-        chain_affine(element, to, 1, nullptr);
+        (void)chain_affine(element, to, 1, nullptr);
       } else {
         with_integer(step.type, [&](auto zero) { combine_integers<decltype(zero)>(step.op, element, to); });
       }
@@ -748,7 +749,7 @@ bool Program::chained_in_order(const ProgramStep& step, std::uint64_t i, Keys ke
     write_element(step, key((first + size - 1) % size), i, chain);
     for (std::int32_t r = size - 2; r >= 0; --r) {
       write_element(step, key((first + r) % size), i, element);
-      chain_affine(element, chain, 1, nullptr);
+      (void)chain_affine(element, chain, 1, nullptr);
     }
     if (std::memcmp(chain, got, sizeof chain) == 0) return true;
   }

@@ -191,6 +191,6 @@ class Program {
 struct Affine {
   std::uint64_t m, c;
 };
-void chain_affine(const void* a, void* inout, std::size_t n, void* context);
+std::int32_t chain_affine(const void* a, void* inout, std::size_t n, void* context);
 
 }  // namespace warren::chaos

@@ -155,46 +155,48 @@ std::uint64_t SimCombines::begin(Work work) {
   if (block != nullptr && !work.operands.front().on_gpu) ++gpu_.taken_up;
   if (work.copies) ++gpu_.copied;
   if (!makes) ++gpu_.sent_on;
-  gpu_.after(free_at_us_ - gpu_.world().now_us(), [this, id, number, finishes, block = std::move(block),
-                                                   work = std::move(work)] {
-    --under_way_;
-    since_us_ = gpu_.world().now_us();
-    Done done;
-    done.id = id;
-    if (block != nullptr) {
-      std::vector<const void*> operands;
-      for (const Operand& operand : work.operands) operands.push_back(SimGpu::readable(operand.at));
-      const auto on_cpu = gpu_.allocate(work.made_bytes);
-      if (work.copies) {
-        std::memcpy(on_cpu.get(), operands.front(), work.made_bytes);
-      } else {
-        const auto reducer = worker::Reducer::make(work.type, work.op, work.contributors);
-        WARREN_CHECK(reducer.ok(), "the round has one, too");
-        reducer.value().combine(on_cpu.get(), work.made_form, operands, work.first_form, work.bracketing, work.count);
-      }
-      std::memcpy(SimGpu::readable(block.get()), on_cpu.get(), work.made_bytes);
-      done.made = on_cpu.get();
-      done.memory = on_cpu;
-      if (finishes) {
-        done.on_gpu = {block.get(), number};
-        done.here = shares_.find(done.on_gpu);
-      }
-      if (work.stays) done.stays = block;
-    } else {
-      const auto there = static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu));
-      const auto on_cpu = gpu_.allocate(there * work.bytes);
-      std::byte* to = on_cpu.get();
-      for (const Operand& operand : work.operands) {
-        done.operands.push_back(operand.on_gpu ? to : nullptr);
-        if (!operand.on_gpu) continue;
-        std::memcpy(to, SimGpu::readable(operand.at), work.bytes);
-        to += work.bytes;
-      }
-      done.memory = on_cpu;
-    }
-    done_.push_back(std::move(done));
-    gpu_.wake();
-  });
+  gpu_.after(free_at_us_ - gpu_.world().now_us(),
+             [this, id, number, finishes, block = std::move(block), work = std::move(work)] {
+               --under_way_;
+               since_us_ = gpu_.world().now_us();
+               Done done;
+               done.id = id;
+               if (block != nullptr) {
+                 std::vector<const void*> operands;
+                 for (const Operand& operand : work.operands) operands.push_back(SimGpu::readable(operand.at));
+                 const auto on_cpu = gpu_.allocate(work.made_bytes);
+                 if (work.copies) {
+                   std::memcpy(on_cpu.get(), operands.front(), work.made_bytes);
+                 } else {
+                   const auto reducer = worker::Reducer::make(work.type, work.op, work.contributors);
+                   WARREN_CHECK(reducer.ok(), "the round has one, too");
+                   const Status combined = reducer.value().combine(on_cpu.get(), work.made_form, operands,
+                                                                   work.first_form, work.bracketing, work.count);
+                   WARREN_CHECK(combined.ok(), "kernels do not fail");
+                 }
+                 std::memcpy(SimGpu::readable(block.get()), on_cpu.get(), work.made_bytes);
+                 done.made = on_cpu.get();
+                 done.memory = on_cpu;
+                 if (finishes) {
+                   done.on_gpu = {block.get(), number};
+                   done.here = shares_.find(done.on_gpu);
+                 }
+                 if (work.stays) done.stays = block;
+               } else {
+                 const auto there = static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu));
+                 const auto on_cpu = gpu_.allocate(there * work.bytes);
+                 std::byte* to = on_cpu.get();
+                 for (const Operand& operand : work.operands) {
+                   done.operands.push_back(operand.on_gpu ? to : nullptr);
+                   if (!operand.on_gpu) continue;
+                   std::memcpy(to, SimGpu::readable(operand.at), work.bytes);
+                   to += work.bytes;
+                 }
+                 done.memory = on_cpu;
+               }
+               done_.push_back(std::move(done));
+               gpu_.wake();
+             });
   return id;
 }
 

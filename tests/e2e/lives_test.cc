@@ -5,6 +5,7 @@
 #include <functional>
 #include <future>
 #include <latch>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -266,6 +267,66 @@ TEST(Lives, AfterARollbackThatIsAnErrorACommunicatorIsMadeAgain) {
     second.finalize();
   };
   run_both([&] { body(0); }, [&] { body(1); });
+}
+
+// Small and large, and whether its caller waits in the call or not. What it throws reaches the caller of a blocking
+// call; the other rank waits for the next life, which replays what was done before.
+TEST(Lives, AReductionThatThrowsEndsItsLifeAlone) {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{300'000}}) {
+    for (const bool async : {false, true}) {
+      SCOPED_TRACE(std::to_string(count) + " elements" + (async ? ", asynchronous" : ""));
+      Cluster cluster;
+      const auto sum = [](int a, int b) { return a + b; };
+      const auto expect_sum = [](const std::vector<int>& values) {
+        EXPECT_EQ(values, std::vector<int>(values.size(), 30));
+      };
+      const auto two_lives = [&] {
+        Options o = cluster.options(1, 2);
+        apart(1, o);
+        std::vector<int> values(count, 10);
+        {
+          Communicator first = Communicator::create(o);
+          first.allreduce(std::span(values), sum);
+          values.assign(count, 10);
+          const auto fails = [](int, int) -> int { throw std::out_of_range("row 7"); };
+          if (async) {
+            Handle handle = first.allreduce_async(std::span(values), fails);
+            try {
+              handle.wait();
+              ADD_FAILURE() << "the call has succeeded";
+            } catch (const Error& e) {
+              EXPECT_EQ(e.code(), ErrorCode::internal);
+              EXPECT_NE(std::string(e.what()).find("the reduction has thrown: row 7"), std::string::npos) << e.what();
+            }
+          } else {
+            EXPECT_THROW(first.allreduce(std::span(values), fails), std::out_of_range);
+          }
+          EXPECT_THROW((void)first.allreduce(1), Error) << "the life is over";
+        }
+        values.assign(count, 10);
+        Communicator second = Communicator::create(o);
+        second.allreduce(std::span(values), sum);
+        expect_sum(values);
+        values.assign(count, 10);
+        second.allreduce(std::span(values), sum);
+        expect_sum(values);
+        second.finalize();
+      };
+      const auto one_life = [&] {
+        Options o = cluster.options(0, 2);
+        apart(0, o);
+        Communicator comm = Communicator::create(o);
+        for (int call = 0; call < 2; call++) {
+          std::vector<int> values(count, 20);
+          comm.allreduce(std::span(values), sum);
+          expect_sum(values);
+        }
+        comm.finalize();
+      };
+      run_both(one_life, two_lives);
+      if (HasFailure()) return;
+    }
+  }
 }
 
 // Where a drain must not end the process: what the program calls afterwards fails, and nobody else's calls do.

@@ -343,7 +343,9 @@ class World {
         gaps.push_back(gap->reason);
         gap_renumbers = gap->renumbers;
       }
-      if (auto failure = n->engine.take_failure()) failures.push_back(failure->status.describe());
+      if (takes_failures) {
+        if (auto failure = n->engine.take_failure()) failures.push_back(failure->status.describe());
+      }
       if (const auto d = n->recall->next_deadline(); d && d->value <= now_) n->recall->on_tick();
     }
     moved = serve() || moved;
@@ -367,6 +369,7 @@ class World {
   bool gap_renumbers = false;     // the newest
   std::size_t most_segments = 0;  // that a life has kept after an epoch began, its own apart
   bool disks_take = true;         // now and then
+  bool takes_failures = true;     // else they are the test's
 
  private:
   struct Node {
@@ -931,6 +934,140 @@ void survive(const Case& c, std::uint64_t seed, int interrupts) {
   check();
   EXPECT_EQ(world.gaps, std::vector<std::string>()) << "seed " << seed;
   EXPECT_EQ(world.failures, std::vector<std::string>()) << "seed " << seed;
+}
+
+// A sum by a function of the program's, which fails when it is called for the `fails_at`-th time; 0: never.
+struct Adding {
+  int fails_at = 0, calls = 0;
+  static std::int32_t run(const void* a, void* inout, std::size_t n, void* context) {
+    Adding& self = *static_cast<Adding*>(context);
+    const bool fails = ++self.calls == self.fails_at;
+    for (std::size_t i = 0; i < n; i++) {
+      std::uint64_t x, y;
+      std::memcpy(&x, static_cast<const std::byte*>(a) + i * sizeof x, sizeof x);
+      std::memcpy(&y, static_cast<std::byte*>(inout) + i * sizeof y, sizeof y);
+      y = fails ? 0xbadbadbad : x + y;
+      std::memcpy(static_cast<std::byte*>(inout) + i * sizeof y, &y, sizeof y);
+    }
+    return fails ? 7 : 0;
+  }
+};
+
+class FailingReduction : public ::testing::Test {
+ protected:
+  struct Setup {
+    World::Options world;
+    std::uint64_t count = 5;
+    bool in_place = false, blocking = false;
+    int fails = 0;  // which rank's, at which call
+    int fails_at = 1;
+  };
+  struct Life {
+    Adding adding;
+    std::vector<std::uint64_t> in, out;
+    Call call;
+  };
+  static void begin(World& world, const Setup& s, int rank, std::unique_ptr<Life>& life, int fails_at) {
+    life = std::make_unique<Life>();
+    life->adding.fails_at = fails_at;
+    for (std::uint64_t i = 0; i < s.count; i++) life->in.push_back(static_cast<std::uint64_t>(rank) * 1000 + i);
+    life->out.resize(s.count);
+    CallSpec& spec = life->call.spec;
+    spec.collective = Collective::kAllreduce;
+    spec.type = DataType::kCustom;
+    spec.op = ReduceOp::kCustom;
+    spec.custom = &Adding::run;
+    spec.custom_context = &life->adding;
+    spec.custom_bytes = sizeof(std::uint64_t);
+    spec.count = s.count;
+    spec.input = life->in.data();
+    spec.output = s.in_place ? life->in.data() : life->out.data();
+    life->call.blocking = s.blocking;
+    ASSERT_TRUE(world.engine(rank).submit(kWorldGroup, life->call).ok());
+  }
+  static void expect_sum(const Setup& s, const Life& life) {
+    EXPECT_TRUE(life.call.status.ok()) << life.call.status.describe();
+    const auto k = static_cast<std::uint64_t>(s.world.size);
+    const auto& got = s.in_place ? life.in : life.out;
+    for (std::uint64_t i = 0; i < s.count; i++) ASSERT_EQ(got[i], k * (k - 1) / 2 * 1000 + k * i) << i;
+  }
+  // False: the function was not called so often.
+  static bool survives(const Setup& s) {
+    World world(s.world);
+    world.takes_failures = false;
+    std::vector<std::unique_ptr<Life>> lives(static_cast<std::size_t>(s.world.size));
+    for (int r = 0; r < s.world.size; r++) {
+      begin(world, s, r, lives[static_cast<std::size_t>(r)], r == s.fails ? s.fails_at : 0);
+    }
+    const auto all_finished = [&] {
+      return std::ranges::all_of(lives, [](const auto& life) { return life->call.finished.load(); });
+    };
+    const auto& failing = lives[static_cast<std::size_t>(s.fails)];
+    EXPECT_TRUE(world.run([&] { return all_finished() || world.engine(s.fails).has_trouble(); }));
+    if (all_finished()) {
+      EXPECT_LT(failing->adding.calls, s.fails_at);
+      for (const auto& life : lives) expect_sum(s, *life);
+      return false;
+    }
+    const int calls = failing->adding.calls;
+    // An interrupt comes before the owner has heard of it.
+    world.next_epoch({});
+    for (int n = 0; n < 100; n++) (void)world.step();
+    const auto failure = world.engine(s.fails).take_failure();
+    EXPECT_TRUE(failure && failure->by_program);
+    if (!failure) return true;
+    EXPECT_EQ(failure->status.code(), Code::kInternal);
+    EXPECT_EQ(failure->peer, kNoRank);
+    EXPECT_NE(failure->status.describe().find("the reduction has failed, and returned 7"), std::string::npos)
+        << failure->status.describe();
+    EXPECT_EQ(failing->adding.calls, calls) << "the function is not called again";
+    EXPECT_FALSE(failing->call.finished);
+    for (const auto& life : lives) {
+      if (life->call.finished) expect_sum(s, *life);
+    }
+    world.kill(s.fails);
+    EXPECT_TRUE(failing->call.finished);
+    world.next_epoch({s.fails});
+    begin(world, s, s.fails, lives[static_cast<std::size_t>(s.fails)], 0);
+    EXPECT_TRUE(world.run(all_finished));
+    for (const auto& life : lives) expect_sum(s, *life);
+    return true;
+  }
+};
+
+// Small and large, light and not, wherever ranks sit, and whichever rank's fails in the middle of what.
+TEST_F(FailingReduction, EndsItsLifeAndReachesNobody) {
+  for (const auto algorithm :
+       {schedule::Algorithm::kRing, schedule::Algorithm::kDirect, schedule::Algorithm::kButterfly,
+        schedule::Algorithm::kTree, schedule::Algorithm::kStar}) {
+    int failures = 0;
+    for (const std::vector<int>& hosts : {std::vector{0, 0, 0}, std::vector{0, 1, 2}, std::vector{0, 0, 1, 1}}) {
+      for (const std::uint64_t count : {5u, 5000u}) {
+        for (int variant = 0; variant < 4; variant++) {
+          for (int fails = 0; fails < static_cast<int>(hosts.size()); fails++) {
+            for (const int fails_at : {1, 6}) {
+              Setup s;
+              s.world.size = static_cast<int>(hosts.size());
+              s.world.hosts = hosts;
+              s.world.algorithm = algorithm;
+              s.world.segment_bytes = std::size_t{1} << 20;
+              s.count = count;
+              s.in_place = variant % 2 == 0;
+              s.blocking = variant < 2;
+              s.fails = fails;
+              s.fails_at = fails_at;
+              SCOPED_TRACE(std::string(schedule::to_string(algorithm)) + ", count " + std::to_string(count) +
+                           ", variant " + std::to_string(variant) + ", rank " + std::to_string(fails) + " at call " +
+                           std::to_string(fails_at) + " of " + std::to_string(hosts.size()));
+              failures += survives(s) ? 1 : 0;
+              if (HasFailure()) return;
+            }
+          }
+        }
+      }
+    }
+    EXPECT_GT(failures, 10) << schedule::to_string(algorithm);
+  }
 }
 
 // In mode sync no call returns, anywhere, while disks do not take what was published; and none waits once they have.

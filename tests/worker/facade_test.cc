@@ -225,7 +225,11 @@ warren_code warren_allreduce_custom(warren_comm*, const void* in, void* out, siz
     std::vector<std::byte> a(count * element_bytes + 1), b(a);
     std::memcpy(a.data() + 1, in, count * element_bytes);
     std::memcpy(b.data() + 1, in, count * element_bytes);
-    reduce(a.data() + 1, b.data() + 1, count, context);
+    try {
+      if (reduce(a.data() + 1, b.data() + 1, count, context) != 0) fake->next = WARREN_INTERNAL;
+    } catch (...) {
+      fake->next = WARREN_INTERNAL;
+    }
     std::memcpy(out, b.data() + 1, count * element_bytes);
   }
   return record({.name = "allreduce_custom", .in = in, .out = out, .count = count}, said, handle, SITE);
@@ -610,6 +614,10 @@ TEST_F(FacadeTest, ReducesByAFunction) {
   }
   EXPECT_EQ(factor.use_count(), 1);
   EXPECT_EQ(fake_.freed, std::vector<std::string>{"handle"});
+
+  // The library makes a failure of what a function throws; who called throws the same.
+  const auto fails = [](double, double) -> double { throw std::out_of_range("row 7"); };
+  EXPECT_THROW(comm.allreduce(std::span(d), fails), std::out_of_range);
 }
 
 TEST_F(FacadeTest, SharesOutputsOnlyAtTheRoot) {

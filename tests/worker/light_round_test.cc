@@ -189,6 +189,27 @@ TEST_F(Root, WhatCannotBePublishedIsSeenByNobody) {
   EXPECT_TRUE(transport_.sent.empty());
 }
 
+// Another try would combine what is half combined.
+TEST_F(Root, AFunctionThatHasFailedIsNotTriedAgain) {
+  int calls = 0;
+  round_.reducer = Reducer::make(
+                       DataType::kCustom, ReduceOp::kCustom, kSize, sizeof(std::int64_t),
+                       [](const void*, void*, std::size_t, void* context) -> std::int32_t {
+                         return ++*static_cast<int*>(context) == 2 ? 7 : 0;
+                       },
+                       &calls)
+                       .value();
+  begin();
+  for (const int from : {1, 2, 3}) come(from);
+  EXPECT_EQ(light_.go(), LightRound::Outcome::kProgramFailed);
+  EXPECT_NE(light_.status().describe().find("the reduction has failed, and returned 7"), std::string::npos)
+      << light_.status().describe();
+  EXPECT_EQ(calls, 2);
+  EXPECT_TRUE(transport_.sent.empty());
+  EXPECT_TRUE(log_.pieces.empty());
+  EXPECT_TRUE(light_.finals().empty());
+}
+
 TEST_F(Root, ABrokenLinkIsTheExecutorsToReport) {
   come(1);
   transport_.broken = Status(Code::kPeerLost, "gone");

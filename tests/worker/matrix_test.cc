@@ -117,10 +117,11 @@ void store(DataType type, std::byte* to, int v) {
   }
 }
 
-void add_custom(const void* a, void* inout, std::size_t n, void*) {
+std::int32_t add_custom(const void* a, void* inout, std::size_t n, void*) {
   const auto* from = static_cast<const std::uint8_t*>(a);
   auto* to = static_cast<std::uint8_t*>(inout);
   for (std::size_t k = 0; k < n * kCustomBytes; k++) to[k] = static_cast<std::uint8_t>(to[k] + from[k]);
+  return 0;
 }
 
 // Its combination of k + what store() has written of each rank.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -80,16 +81,16 @@ Result<Reducer> Reducer::make(DataType type, ReduceOp op, std::uint32_t contribu
   return reducer;
 }
 
-void Reducer::reduce(void* dst, Form dst_form, const void* a, Form a_form, const void* b, Form b_form, std::size_t n,
-                     bool finish) const {
+Status Reducer::reduce(void* dst, Form dst_form, const void* a, Form a_form, const void* b, Form b_form, std::size_t n,
+                       bool finish) const {
   const kernels::DefaultFloatMode mode;
   if (kernels_ != nullptr) [[likely]] {
     kernels_->combine[finish][static_cast<int>(dst_form)][static_cast<int>(a_form)][static_cast<int>(b_form)](
         dst, a, b, n, contributors_);
-    return;
+    return {};
   }
   WARREN_CHECK(custom_ != nullptr, "only what has an operation reduces");
-  reduce_custom(dst, a, b, n);
+  return reduce_custom(dst, a, b, n);
 }
 
 // Elements [at, at + n) of all operands.
@@ -106,8 +107,8 @@ struct Reducer::Block {
 };
 
 // The balanced tree over `positions` of them, from `first` on.
-void Reducer::combine_block(const Block& block, std::size_t first, std::size_t positions, void* dst, Form form,
-                            std::size_t level) const {
+Status Reducer::combine_block(const Block& block, std::size_t first, std::size_t positions, void* dst, Form form,
+                              std::size_t level) const {
   struct Side {
     const void* at = nullptr;
     Form form = Form::kValue;
@@ -120,24 +121,30 @@ void Reducer::combine_block(const Block& block, std::size_t first, std::size_t p
   if (operands != SIZE_MAX && kernels_ != nullptr && kernels_->quad[finish] != nullptr) {
     const void* four[4];
     for (std::size_t k = 0; k < 4; ++k) four[k] = block.operand(operands + k);
-    return kernels_->quad[finish](dst, four, 4, block.n, contributors_);
+    kernels_->quad[finish](dst, four, 4, block.n, contributors_);
+    return {};
   }
   if (positions == 1) {
     return reduce(dst, form, block.operand(2 * first), Form::kValue, block.operand(2 * first + 1), Form::kValue,
                   block.n, finish);
   }
-  const auto half = [&](std::size_t from, bool right) {
-    if (positions == 2 && from >= block.folded) return Side{block.operand(from + block.folded), Form::kValue};
+  const auto half = [&](std::size_t from, bool right, Side& side) -> Status {
+    if (positions == 2 && from >= block.folded) {
+      side = {block.operand(from + block.folded), Form::kValue};
+      return {};
+    }
     void* const sum = block.between + (2 * level + (right ? 1 : 0)) * block.between_bytes;
-    combine_block(block, from, positions / 2, sum, Form::kPartial, level + 1);
-    return Side{sum, Form::kPartial};
+    side = {sum, Form::kPartial};
+    return combine_block(block, from, positions / 2, sum, Form::kPartial, level + 1);
   };
-  const Side a = half(first, false), b = half(first + positions / 2, true);
-  reduce(dst, form, a.at, a.form, b.at, b.form, block.n, finish);
+  Side a, b;
+  if (Status status = half(first, false, a); !status.ok()) return status;
+  if (Status status = half(first + positions / 2, true, b); !status.ok()) return status;
+  return reduce(dst, form, a.at, a.form, b.at, b.form, block.n, finish);
 }
 
-void Reducer::combine(void* dst, Form dst_form, std::span<const void* const> operands, Form first_form,
-                      Bracketing bracketing, std::size_t n) const {
+Status Reducer::combine(void* dst, Form dst_form, std::span<const void* const> operands, Form first_form,
+                        Bracketing bracketing, std::size_t n) const {
   WARREN_CHECK(operands.size() >= 2, "one operand is copied");
   WARREN_CHECK(first_form == Form::kValue || bracketing == Bracketing::kChain, "a partial result begins a chain");
   const bool finish = dst_form == Form::kValue;
@@ -150,9 +157,13 @@ void Reducer::combine(void* dst, Form dst_form, std::span<const void* const> ope
     const kernels::Many chain = kernels_->chain[finish][static_cast<int>(first_form)];
     // Three are a chain either way.
     const bool is_chain = bracketing == Bracketing::kChain || operands.size() == 3;
-    if (is_chain && chain != nullptr) return chain(dst, operands.data(), operands.size(), n, contributors_);
+    if (is_chain && chain != nullptr) {
+      chain(dst, operands.data(), operands.size(), n, contributors_);
+      return {};
+    }
     if (!is_chain && operands.size() == 4 && kernels_->quad[finish] != nullptr) {
-      return kernels_->quad[finish](dst, operands.data(), 4, n, contributors_);
+      kernels_->quad[finish](dst, operands.data(), 4, n, contributors_);
+      return {};
     }
   }
   constexpr std::size_t kBlockBytes = 4096;
@@ -174,25 +185,42 @@ void Reducer::combine(void* dst, Form dst_form, std::span<const void* const> ope
     block.n = std::min(most, n - block.at);
     void* const out = static_cast<std::byte*>(dst) + block.at * bytes(dst_form);
     if (bracketing == Bracketing::kBalanced) {
-      combine_block(block, 0, positions, out, dst_form, 0);
+      if (Status status = combine_block(block, 0, positions, out, dst_form, 0); !status.ok()) return status;
       continue;
     }
-    const void* const first = static_cast<const std::byte*>(operands[0]) + block.at * bytes(first_form);
-    reduce(block.between, Form::kPartial, first, first_form, block.operand(1), Form::kValue, block.n, false);
-    for (std::size_t k = 2; k + 1 < operands.size(); ++k) {
-      reduce(block.between, Form::kPartial, block.between, Form::kPartial, block.operand(k), Form::kValue, block.n,
-             false);
+    const void* sum = static_cast<const std::byte*>(operands[0]) + block.at * bytes(first_form);
+    Form sum_form = first_form;
+    for (std::size_t k = 1; k < operands.size(); ++k) {
+      const bool last = k + 1 == operands.size();
+      void* const to = last ? out : block.between;
+      const Form to_form = last ? dst_form : Form::kPartial;
+      Status status = reduce(to, to_form, sum, sum_form, block.operand(k), Form::kValue, block.n, last && finish);
+      if (!status.ok()) return status;
+      sum = to;
+      sum_form = to_form;
     }
-    reduce(out, dst_form, block.between, Form::kPartial, block.operand(operands.size() - 1), Form::kValue, block.n,
-           finish);
+  }
+  return {};
+}
+
+// What the function throws goes no further than here: above are rounds of other calls, and a thread of the library.
+Status Reducer::call_custom(const void* a, void* inout, std::size_t n) const {
+  try {
+    const std::int32_t failed = custom_(a, inout, n, custom_context_);
+    if (failed == 0) return {};
+    return {Code::kInternal, "the reduction has failed, and returned " + std::to_string(failed)};
+  } catch (const std::exception& e) {
+    return {Code::kInternal, std::string("the reduction has thrown: ") + e.what()};
+  } catch (...) {
+    return {Code::kInternal, "the reduction has thrown"};
   }
 }
 
-void Reducer::reduce_custom(void* dst, const void* a, const void* b, std::size_t n) const {
+Status Reducer::reduce_custom(void* dst, const void* a, const void* b, std::size_t n) const {
+  if (n == 0) return {};
   if (dst != a) {
-    if (dst != b && n > 0) std::memcpy(dst, b, n * value_bytes_);
-    if (n > 0) custom_(a, dst, n, custom_context_);
-    return;
+    if (dst != b) std::memcpy(dst, b, n * value_bytes_);
+    return call_custom(a, dst, n);
   }
   // The function overwrites its second operand, and the result belongs where the first one lies.
   constexpr std::size_t kBlockBytes = 16384;
@@ -205,8 +233,9 @@ void Reducer::reduce_custom(void* dst, const void* a, const void* b, std::size_t
     std::byte* out = static_cast<std::byte*>(dst) + i * value_bytes_;
     std::memcpy(first, out, count * value_bytes_);
     if (b != dst) std::memcpy(out, static_cast<const std::byte*>(b) + i * value_bytes_, count * value_bytes_);
-    custom_(first, out, count, custom_context_);
+    if (Status status = call_custom(first, out, count); !status.ok()) return status;
   }
+  return {};
 }
 
 void Reducer::copy(void* dst, Form dst_form, const void* a, Form a_form, std::size_t n, bool finish) const {

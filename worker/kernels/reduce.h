@@ -16,8 +16,9 @@ struct KernelTable;
 }
 
 // A user's reduction: for i in [0, n): inout[i] = a[i] ⊕ inout[i], with elements of the size given with it; must be
-// associative and commutative up to what the program tolerates, and pure.
-using CustomReduce = void (*)(const void* a, void* inout, std::size_t n, void* context);
+// associative and commutative up to what the program tolerates, and pure. Anything but 0, or an exception, says that it
+// has failed; what it has written then is nobody's.
+using CustomReduce = std::int32_t (*)(const void* a, void* inout, std::size_t n, void* context);
 
 // How the elements of one round are combined. A small value: made once per round or kept; all members are const and may
 // be called from any thread.
@@ -30,6 +31,9 @@ using CustomReduce = void (*)(const void* a, void* inout, std::size_t n, void* c
 // combining or dividing gives is the positive quiet one without payload; what is only converted keeps its payload.
 // Combining is bitwise a function of (a, b), the same on every processor; no contraction; denormals are kept and
 // results rounded to nearest even, whatever the calling thread's MXCSR says. A custom function runs in that mode too.
+//
+// reduce() and combine() fail where a custom function has failed, with kInternal; it is not called again, and what
+// stands at `dst` then is no result. What the kernels do never fails.
 class Reducer {
  public:
   // kInvalidArgument: the operation is not defined for the type (bitwise on floats), or a custom type without function,
@@ -48,22 +52,23 @@ class Reducer {
 
   // dst[i] = a[i] ⊕ b[i] for i in [0, n), finished if asked. dst may be a or b (the same pointer, and then the same
   // form width), no other overlap. Pointers are aligned to an element's natural size, not more; of blocks, to nothing.
-  void reduce(void* dst, Form dst_form, const void* a, Form a_form, const void* b, Form b_form, std::size_t n,
-              bool finish) const;
+  Status reduce(void* dst, Form dst_form, const void* a, Form a_form, const void* b, Form b_form, std::size_t n,
+                bool finish) const;
   // dst[i] = all operands' [i], two or more, bracketed as asked, and finished where dst_form is kValue: the bits that
   // reduce() gives step by step. All operands are values, but that the first one of a chain may be a partial result.
   // They are read once, side by side; what lies between stays in registers or in the first cache. dst may be an operand
   // of its form.
-  void combine(void* dst, Form dst_form, std::span<const void* const> operands, Form first_form, Bracketing bracketing,
-               std::size_t n) const;
+  Status combine(void* dst, Form dst_form, std::span<const void* const> operands, Form first_form,
+                 Bracketing bracketing, std::size_t n) const;
   // dst[i] = a[i], converted between forms, finished if asked. dst may be a.
   void copy(void* dst, Form dst_form, const void* a, Form a_form, std::size_t n, bool finish) const;
 
  private:
   struct Block;
-  void combine_block(const Block& block, std::size_t first, std::size_t positions, void* dst, Form form,
-                     std::size_t level) const;
-  void reduce_custom(void* dst, const void* a, const void* b, std::size_t n) const;
+  Status combine_block(const Block& block, std::size_t first, std::size_t positions, void* dst, Form form,
+                       std::size_t level) const;
+  Status reduce_custom(void* dst, const void* a, const void* b, std::size_t n) const;
+  Status call_custom(const void* a, void* inout, std::size_t n) const;
 
   std::size_t value_bytes_ = 1;
   std::size_t partial_bytes_ = 1;

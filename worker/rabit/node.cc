@@ -32,10 +32,11 @@ std::string described(const CallPlace& place) {
 struct Reduction {
   void (*function)(const void* src, void* dst, std::size_t count, std::size_t element_bytes);
   std::size_t element_bytes;
-  static void run(const void* a, void* inout, std::size_t count, void* context) noexcept {
+  static std::int32_t run(const void* a, void* inout, std::size_t count, void* context) noexcept {
     const Reduction& self = *static_cast<const Reduction*>(context);
     try {
       self.function(a, inout, count, self.element_bytes);
+      return 0;
     } catch (const std::exception& e) {
       end_process(e.what());
     } catch (...) {

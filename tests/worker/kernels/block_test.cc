@@ -192,7 +192,7 @@ TEST_P(Blocks, CombineLikeTheOracle) {
         if ((over == 1 && a_form != to) || (over == 2 && b_form != to)) continue;
         Buffer in_a(a, 8), in_b(b, 1), out(std::vector<std::byte>(want.size()), 12);
         Buffer& target = over == 0 ? out : over == 1 ? in_a : in_b;
-        reducer.reduce(target.data(), to, in_a.data(), a_form, in_b.data(), b_form, kBlocks, finish);
+        ASSERT_TRUE(reducer.reduce(target.data(), to, in_a.data(), a_form, in_b.data(), b_form, kBlocks, finish).ok());
         EXPECT_EQ(target.content(), want) << over;
         EXPECT_TRUE(in_a.guards_intact() && in_b.guards_intact() && out.guards_intact());
       }
@@ -243,7 +243,8 @@ TEST_P(Blocks, CombineManyLikeStepByStep) {
           for (const auto& operand : in) buffers.emplace_back(operand, 4 * buffers.size() % 20);
           buffers.emplace_back(std::vector<std::byte>(want.size()), 3);
           for (std::size_t k = 0; k < count; ++k) operands.push_back(buffers[k].data());
-          reducer.combine(buffers[over].data(), Form::kValue, operands, Form::kValue, bracketing, kBlocks);
+          ASSERT_TRUE(
+              reducer.combine(buffers[over].data(), Form::kValue, operands, Form::kValue, bracketing, kBlocks).ok());
           EXPECT_EQ(buffers[over].content(), want) << over;
           for (const Buffer& buffer : buffers) EXPECT_TRUE(buffer.guards_intact());
         }
@@ -257,11 +258,13 @@ TEST_P(Blocks, AreTheSameInAnyFloatingPointMode) {
   const auto a = as_form(test_values(kBlocks, 4), Form::kValue), b = as_form(test_values(kBlocks, 5), Form::kPartial);
   const Reducer reducer = make(ReduceOp::kAverage, 3);
   std::vector<std::byte> want(a.size()), got(a.size());
-  reducer.reduce(want.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kPartial, kBlocks, true);
+  ASSERT_TRUE(
+      reducer.reduce(want.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kPartial, kBlocks, true).ok());
   for (const unsigned mode : {0x1f80u | 0x8040u, 0x1f80u | 0x4000u, 0x1f80u | 0x6000u, 0x0000u}) {
     const unsigned before = _mm_getcsr();
     _mm_setcsr(mode);
-    reducer.reduce(got.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kPartial, kBlocks, true);
+    ASSERT_TRUE(
+        reducer.reduce(got.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kPartial, kBlocks, true).ok());
     _mm_setcsr(before);
     EXPECT_EQ(got, want) << std::hex << mode;
   }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 #include "recovery/limits.h"
@@ -21,11 +22,12 @@ Affine compose(const Affine& a, const Affine& b) {
   return {a.slope * b.slope, a.slope * b.offset + a.offset, 7};
 }
 
-void compose_all(const void* a, void* inout, std::size_t n, void* context) {
+std::int32_t compose_all(const void* a, void* inout, std::size_t n, void* context) {
   const auto* first = static_cast<const Affine*>(a);
   auto* second = static_cast<Affine*>(inout);
   for (std::size_t i = 0; i < n; ++i) second[i] = compose(first[i], second[i]);
   *static_cast<std::size_t*>(context) += n;
+  return 0;
 }
 
 std::vector<Affine> elements(std::size_t n, std::uint32_t seed) {
@@ -52,7 +54,8 @@ TEST(CustomTest, KeepsTheOrderOfOperandsForEveryAlias) {
     }
     const auto reduce = [&](std::vector<Affine>& dst, const std::vector<Affine>& x, const std::vector<Affine>& y) {
       seen = 0;
-      reducer.reduce(dst.data(), Form::kPartial, x.data(), Form::kValue, y.data(), Form::kPartial, n, true);
+      ASSERT_TRUE(
+          reducer.reduce(dst.data(), Form::kPartial, x.data(), Form::kValue, y.data(), Form::kPartial, n, true).ok());
       EXPECT_EQ(seen, n);
     };
     std::vector<Affine> out(n), into_a = a, into_b = b, all_one = a;
@@ -73,11 +76,12 @@ TEST(CustomTest, KeepsTheOrderOfOperandsForEveryAlias) {
 TEST(CustomTest, TakesLargeElements) {
   for (const std::size_t bytes : {std::size_t{4096}, std::size_t{20'000}, limits::kMaxCustomElementBytes}) {
     std::size_t size = bytes;
-    const auto add = [](const void* a, void* inout, std::size_t n, void* context) {
+    const auto add = [](const void* a, void* inout, std::size_t n, void* context) -> std::int32_t {
       for (std::size_t i = 0; i < n * *static_cast<const std::size_t*>(context); ++i) {
         auto* out = static_cast<std::uint8_t*>(inout) + i;
         *out = static_cast<std::uint8_t>(*out * 2 + static_cast<const std::uint8_t*>(a)[i]);
       }
+      return 0;
     };
     auto made = Reducer::make(DataType::kCustom, ReduceOp::kCustom, 2, bytes, add, &size);
     ASSERT_TRUE(made.ok());
@@ -88,7 +92,9 @@ TEST(CustomTest, TakesLargeElements) {
       b.insert(b.end(), bytes, static_cast<std::uint8_t>(100 + i));
       expected.insert(expected.end(), bytes, static_cast<std::uint8_t>(2 * (100 + i) + i));
     }
-    made.value().reduce(a.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kValue, kElements, true);
+    ASSERT_TRUE(made.value()
+                    .reduce(a.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kValue, kElements, true)
+                    .ok());
     EXPECT_TRUE(a == expected) << bytes;
   }
 }
@@ -124,9 +130,59 @@ TEST(CustomTest, ManyOperandsKeepTheirOrder) {
           std::vector<const void*> at;
           for (std::size_t k = 0; k < count; ++k) at.push_back(operands[k].data());
           seen = 0;
-          reducer.combine(operands[over].data(), Form::kValue, at, Form::kValue, bracketing, n);
+          ASSERT_TRUE(reducer.combine(operands[over].data(), Form::kValue, at, Form::kValue, bracketing, n).ok());
           EXPECT_EQ(operands[over], expected) << count << " operands, n " << n << ", over " << over;
           EXPECT_EQ(seen, (count - 1) * n);
+        }
+      }
+    }
+  }
+}
+
+// Fails at its `fails_at`-th call.
+struct Failing {
+  int fails_at = 1, calls = 0;
+  bool throws = false;
+  static std::int32_t run(const void*, void*, std::size_t, void* context) {
+    Failing& self = *static_cast<Failing*>(context);
+    if (++self.calls != self.fails_at) return 0;
+    if (self.throws) throw std::out_of_range("row 7");
+    return 7;
+  }
+};
+
+// Whatever the result is made of: a pair, a chain or a tree, in one block or several, aside or in place.
+TEST(CustomTest, AFunctionThatHasFailedIsNotCalledAgain) {
+  for (const bool throws : {false, true}) {
+    for (const std::size_t count : {2, 3, 4, 6, 8, 13}) {
+      for (const std::size_t n : {1, 2000}) {  // 341 elements are a block
+        for (const Bracketing bracketing : {Bracketing::kChain, Bracketing::kBalanced}) {
+          for (const bool in_place : {false, true}) {
+            const std::vector<std::vector<Affine>> inputs(count, elements(n, 5));
+            int calls = 0;
+            for (int fails_at = 1; fails_at == 1 || fails_at <= calls; ++fails_at) {
+              auto operands = inputs;
+              std::vector<const void*> at;
+              for (const auto& operand : operands) at.push_back(operand.data());
+              std::vector<Affine> aside(n);
+              Failing failing{0};
+              const auto combine = [&] {
+                const Reducer reducer =
+                    Reducer::make(DataType::kCustom, ReduceOp::kCustom, 4, sizeof(Affine), &Failing::run, &failing)
+                        .value();
+                return reducer.combine(in_place ? operands[0].data() : aside.data(), Form::kValue, at, Form::kValue,
+                                       bracketing, n);
+              };
+              ASSERT_TRUE(combine().ok());
+              calls = failing.calls;
+              failing = {fails_at, 0, throws};
+              const Status status = combine();
+              EXPECT_EQ(status.code(), Code::kInternal);
+              EXPECT_EQ(status.describe(),
+                        throws ? "the reduction has thrown: row 7" : "the reduction has failed, and returned 7");
+              EXPECT_EQ(failing.calls, fails_at);
+            }
+          }
         }
       }
     }

@@ -48,7 +48,8 @@ void check(unsigned mode_bits, DataType type, ReduceOp op) {
   {
     const unsigned before = _mm_getcsr();
     _mm_setcsr(mode_bits);
-    made.value().reduce(got.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kValue, n, true);
+    ASSERT_TRUE(
+        made.value().reduce(got.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kValue, n, true).ok());
     made.value().copy(halved.data(), Form::kValue, a.data(), Form::kValue, n, true);
     mode_after = _mm_getcsr();
     _mm_setcsr(before);
@@ -84,8 +85,9 @@ INSTANTIATE_TEST_SUITE_P(Modes, FloatModeTest,
                                          kMasks | kTowardZero | kFlushToZero, kDenormalsAreZero | kRoundUp));
 
 TEST_F(FloatModeTest, ReachesNoCustomFunctionEither) {
-  const auto seen = [](const void*, void*, std::size_t, void* context) {
+  const auto seen = [](const void*, void*, std::size_t, void* context) -> std::int32_t {
     *static_cast<unsigned*>(context) = _mm_getcsr() & kControl;
+    return 0;
   };
   unsigned mode = 0;
   auto made = Reducer::make(DataType::kCustom, ReduceOp::kCustom, 2, 4, seen, &mode);
@@ -93,7 +95,7 @@ TEST_F(FloatModeTest, ReachesNoCustomFunctionEither) {
   float a = 1, b = 2;
   {
     const CallerMode caller(kMasks | kFlushToZero | kRoundUp);
-    made.value().reduce(&b, Form::kValue, &a, Form::kValue, &b, Form::kValue, 1, false);
+    ASSERT_TRUE(made.value().reduce(&b, Form::kValue, &a, Form::kValue, &b, Form::kValue, 1, false).ok());
   }
   EXPECT_EQ(mode, kMasks);
 }

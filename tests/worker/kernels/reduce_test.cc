@@ -160,7 +160,7 @@ void check_combination(const Reducer& reducer, ReduceOp op, std::uint32_t contri
         bb.set(b.data() + start * wb);
         std::byte* dst = alias == kNone ? bd.data() : alias == kDstIsB ? bb.data() : ba.data();
         const std::byte* second = alias == kAllOne ? ba.data() : bb.data();
-        reducer.reduce(dst, dst_form, ba.data(), a_form, second, b_form, n, finish);
+        ASSERT_TRUE(reducer.reduce(dst, dst_form, ba.data(), a_form, second, b_form, n, finish).ok());
         const std::byte* want = (alias == kAllOne ? expected_same : expected).data() + start * wd;
         if (n > 0 && std::memcmp(dst, want, n * wd) != 0) {
           std::size_t i = 0;
@@ -268,7 +268,7 @@ void check_many(const Reducer& reducer, ReduceOp op, Form dst_form, Form first_f
         buffers[k].set(arrays[k].data() + start(k) * width<T>(form(k)));
         operands.push_back(buffers[k].data());
       }
-      reducer.combine(buffers[alias].data(), dst_form, operands, first_form, bracketing, n);
+      ASSERT_TRUE(reducer.combine(buffers[alias].data(), dst_form, operands, first_form, bracketing, n).ok());
       const std::size_t wd = width<T>(dst_form);
       const bool right = n == 0 || std::memcmp(buffers[alias].data(), expected.data(), n * wd) == 0;
       for (std::size_t i = 0; !right && i < n; ++i) {

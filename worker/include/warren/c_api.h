@@ -10,10 +10,10 @@
  * Different communicators made by warren_create are independent.
  *
  * Functions of the program's: the library calls them in the middle of a call, and they should not throw. A prepare
- * function, or that of a lazy checkpoint, returns 0, or anything else where it has failed: that, or what it throws,
- * ends this worker's life in the job. The call that it was run for fails with WARREN_INTERNAL, and so do all that
- * follow; the other ranks wait for its next life, and nothing of what the function had written reaches them. Reductions
- * and callbacks must not throw.
+ * function, a reduction, or the function of a lazy checkpoint returns 0, or anything else where it has failed: that, or
+ * what it throws, ends this worker's life in the job. The call that it was run for fails with WARREN_INTERNAL, and so
+ * do all that follow; the other ranks wait for its next life, and nothing of what the function had written reaches
+ * them. Callbacks must not throw.
  *
  * Fork: a child process must not use a communicator that its parent made; calls there fail with WARREN_CLOSED. A child
  * that lives on without exec keeps the parent's connections open: if the parent then dies, the other ranks notice after
@@ -87,8 +87,8 @@ typedef int32_t (*warren_interrupt)(void* context);
 /* Called once when the call has finished, from the thread that finished it, which may be the library's. It must not
  * call the communicator's functions. */
 typedef void (*warren_callback)(warren_code code, const char* error, void* context);
-/* for i in [0, n): inout[i] = a[i] (+) inout[i]; associative and commutative; must not throw or block */
-typedef void (*warren_custom_reduce)(const void* a, void* inout, size_t n, void* context);
+/* for i in [0, n): inout[i] = a[i] (+) inout[i]; associative and commutative; must not block. 0: it has succeeded. */
+typedef int32_t (*warren_custom_reduce)(const void* a, void* inout, size_t n, void* context);
 
 /* One setting by its name in docs/settings.md, as text. */
 typedef struct warren_setting {
@@ -413,7 +413,8 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
  */
 WARREN_API warren_code warren_allreduce(warren_comm*, const void* in, void* out, size_t count, warren_type, warren_op,
                                         const warren_call_options*, warren_handle**);
-/* Elements of element_bytes (1 .. 4 MiB) combined by `reduce`; `context` must live until the call has finished. */
+/* Elements of element_bytes (1 .. 4 MiB) combined by `reduce`; `context` must live until the call has finished. Which
+ * rank combines what follows from the algorithm: a reduction is called on some ranks, from a thread inside a call. */
 WARREN_API warren_code warren_allreduce_custom(warren_comm*, const void* in, void* out, size_t count,
                                                size_t element_bytes, warren_custom_reduce reduce, void* context,
                                                const warren_call_options*, warren_handle**);

@@ -238,18 +238,38 @@ inline thread_local std::exception_ptr serializer_threw;
     throw_last(code);
 }
 
+// A reduction for the length of a call, and what it threw, from whichever thread.
 template <class T, class F>
-void apply_functor(const void* a, void* inout, std::size_t n, void* functor) noexcept {
-  const std::byte* first = static_cast<const std::byte*>(a);
-  std::byte* second = static_cast<std::byte*>(inout);
-  for (std::size_t i = 0; i < n; ++i, first += sizeof(T), second += sizeof(T)) {
-    T x, y;  // copied, because the library aligns its memory to the element's size, which may be odd
-    std::memcpy(&x, first, sizeof(T));
-    std::memcpy(&y, second, sizeof(T));
-    const T r = (*static_cast<const F*>(functor))(x, y);
-    std::memcpy(second, &r, sizeof(T));
+struct Combine {
+  // The library makes a failure of what is thrown, and this its text.
+  static std::int32_t run(const void* a, void* inout, std::size_t n, void* context) {
+    Combine& self = *static_cast<Combine*>(context);
+    const std::byte* first = static_cast<const std::byte*>(a);
+    std::byte* second = static_cast<std::byte*>(inout);
+    try {
+      for (std::size_t i = 0; i < n; ++i, first += sizeof(T), second += sizeof(T)) {
+        T x, y;  // copied, because the library aligns its memory to the element's size, which may be odd
+        std::memcpy(&x, first, sizeof(T));
+        std::memcpy(&y, second, sizeof(T));
+        const T r = std::as_const(self.function)(x, y);
+        std::memcpy(second, &r, sizeof(T));
+      }
+    } catch (...) {
+      self.thrown = std::current_exception();
+      throw;
+    }
+    return 0;
   }
-}
+  // In place of the library's error, in the call that it was made for.
+  void check(warren_code code) const {
+    if (thrown != nullptr) [[unlikely]]
+      std::rethrow_exception(thrown);
+    detail::check(code);
+  }
+
+  F function;
+  std::exception_ptr thrown;
+};
 
 }  // namespace detail
 
@@ -271,8 +291,10 @@ concept OutputRange = InputRange<R> && std::ranges::borrowed_range<R> &&
 template <class In, class Out>
 concept SameElements = std::same_as<std::ranges::range_value_t<In>, std::ranges::range_value_t<Out>>;
 
-// Combines two elements: associative, commutative up to what the program tolerates, pure. Must not throw (the process
-// would end) and is called from threads of the library.
+// Combines two elements: associative, commutative up to what the program tolerates, pure. Called from threads of the
+// library. What it throws, a blocking call throws, and wait() says as Error (ErrorCode::internal); this worker's life
+// in the job is then over: every further call fails, the others wait for its next life, and no wrong number reaches
+// them.
 template <class F, class T>
 concept Reduction = std::is_trivially_copyable_v<T> && std::default_initializable<T> &&
     std::is_invocable_r_v<T, const F&, const T&, const T&>;
@@ -668,8 +690,9 @@ class Calls {
   // Combined by your function, elements of 1 byte to 4 MiB. Ranks must give equal functions.
   template <class T, std::size_t N, Reduction<T> F>
   [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, const F& combine) {
-    detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),
-                                          &detail::apply_functor<T, F>, context(combine), said().get(), nullptr));
+    detail::Combine<T, const F&> called{combine, nullptr};
+    called.check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),
+                                         &detail::Combine<T, const F&>::run, &called, said().get(), nullptr));
   }
 
   template <Element T, std::size_t N>
@@ -691,10 +714,11 @@ class Calls {
   // The handle keeps a copy of the function.
   template <class T, std::size_t N, Reduction<T> F>
   [[nodiscard, gnu::always_inline]] Handle allreduce_async(std::span<T, N> buffer, F combine) {
-    auto kept = std::make_shared<F>(std::move(combine));
+    using Combine = detail::Combine<T, F>;
+    auto kept = std::make_shared<Combine>(Combine{std::move(combine), nullptr});
     warren_handle* handle = nullptr;
-    detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),
-                                          &detail::apply_functor<T, F>, kept.get(), said().get(), &handle));
+    detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T), &Combine::run,
+                                          kept.get(), said().get(), &handle));
     return Handle(handle, state_, std::move(kept));
   }
 
@@ -923,11 +947,6 @@ class Calls {
     return type<std::ranges::range_value_t<R>>();
   }
   static constexpr warren_op c_op(Op op) { return static_cast<warren_op>(op); }
-  // The C interface hands the context back as it is; apply_functor makes it const again.
-  template <class F>
-  static void* context(const F& functor) {
-    return const_cast<void*>(static_cast<const void*>(std::addressof(functor)));
-  }
 
   [[gnu::always_inline]] warren_comm* get() const {
     if (state_ == nullptr) [[unlikely]]
