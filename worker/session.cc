@@ -1522,6 +1522,7 @@ void Session::engine_loop() {
     run_callbacks(lock);
     if (exiting_) return;
     const bool mine = callers_ == 0 && has_to_go_on();
+    if (!mine) next_log = {};  // a caller that waits logs it
     if (mine) {
       const bool outside = work_outside(lock);
       const bool moved = engine_.progress() || outside;

@@ -11,15 +11,20 @@ nb::dict& classes() {
   return *all;
 }
 
-const char* last_error() {
-  const char* text = warren_last_error();
-  return text != nullptr ? text : "the library gave no reason";
-}
-
 nb::object error_of(warren_code code, const char* text) {
   // The text may hold bytes of a path that are not UTF-8.
   const nb::object message = nb::steal(PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(strlen(text)), "replace"));
   return classes()[nb::int_(static_cast<int>(code))](message);
+}
+
+// What the library has left for this thread.
+nb::object last_error(warren_code code) {
+  const warren_failure failure = warren_last_failure();
+  nb::object error = error_of(code, failure.text);
+  if (failure.rank >= 0) error.attr("rank") = failure.rank;
+  if (failure.peer >= 0) error.attr("peer") = failure.peer;
+  if (*failure.round != 0) error.attr("round") = failure.round;
+  return error;
 }
 
 [[noreturn]] void throw_error(const nb::object& error) {
@@ -48,7 +53,7 @@ nb::object raised_exception() {
 }
 
 void fail(warren_code code) {
-  throw_error(error_of(code, last_error()));
+  throw_error(last_error(code));
 }
 
 void fail(warren_code code, const char* text) {
@@ -56,7 +61,7 @@ void fail(warren_code code, const char* text) {
 }
 
 void fail(warren_code code, const nb::object& cause) {
-  const nb::object error = error_of(code, last_error());
+  const nb::object error = last_error(code);
   PyException_SetCause(error.ptr(), nb::object(cause).release().ptr());
   throw_error(error);
 }

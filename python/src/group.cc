@@ -16,7 +16,9 @@ std::set<Job*>& living_jobs() {
 
 }  // namespace
 
-Job::Job(const warren_options& options) : process_(getpid()) {
+Job::Job(warren_options options) : process_(getpid()) {
+  options.interrupt = interrupted;
+  options.interrupt_context = this;
   warren_code code = WARREN_OK;
   {
     nb::gil_scoped_release unlocked;
@@ -34,7 +36,21 @@ Job::~Job() {
   warren_destroy(comm_);
 }
 
-void Job::check(warren_code code) const {
+std::int32_t Job::interrupted(void* job) noexcept {
+  const nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() == 0) return 0;
+  static_cast<Job*>(job)->signal_ = raised_exception();
+  return 1;
+}
+
+void Job::check(warren_code code) {
+  // Also where the call has finished in the meantime: the ones that follow fail.
+  if (signal_.is_valid()) {
+    const nb::object raised = std::move(signal_);
+    signal_.reset();
+    PyErr_SetObject(raised.type().ptr(), raised.ptr());
+    throw nb::python_error();
+  }
   if (code == WARREN_OK) return;
   if (!raised_.is_valid()) fail(code);
   // What is no error of the program's, such as KeyboardInterrupt, stays what it is.
@@ -59,6 +75,19 @@ std::int32_t Job::run(const std::function<void()>& function) noexcept {
   return 1;
 }
 
+void Job::keep(std::unique_ptr<DroppedCall> call) {
+  std::vector<std::unique_ptr<DroppedCall>> finished;  // they end when this object is as it should be
+  for (auto& dropped : dropped_) {
+    if (dropped->finished()) finished.push_back(std::move(dropped));
+  }
+  std::erase(dropped_, nullptr);
+  if (comm_ != nullptr && !call->finished()) dropped_.push_back(std::move(call));
+}
+
+void Job::abort(const std::string& reason) const {
+  if (comm_ != nullptr && is_of_this_process()) warren_python::check(warren_abort(comm_, reason.c_str()));
+}
+
 void Job::destroy() {
   if (comm_ == nullptr) return;
   if (!is_of_this_process()) {
@@ -73,6 +102,7 @@ void Job::destroy() {
     const nb::gil_scoped_release unlocked;
     warren_destroy(comm);
   }
+  dropped_.clear();
   lazy.reset();  // its function may hold this object, too
 }
 

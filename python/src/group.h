@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "warren/c_api.h"
 
@@ -16,12 +17,22 @@ namespace warren_python {
 // A state that is to be serialized later.
 struct Lazy;
 
+// A call whose handle nobody has any more. The end of this object waits for it.
+class DroppedCall {
+ public:
+  DroppedCall() = default;
+  DroppedCall(const DroppedCall&) = delete;
+  DroppedCall& operator=(const DroppedCall&) = delete;
+  virtual ~DroppedCall() = default;
+  [[nodiscard]] virtual bool finished() const = 0;
+};
+
 // The communicator that warren_create made. Groups split from it, and handles, share it. All members are guarded by the
 // interpreter lock.
 class Job {
  public:
   // Joins the job. Waits without the interpreter lock.
-  explicit Job(const warren_options& options);
+  explicit Job(warren_options options);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
   ~Job();
@@ -37,10 +48,16 @@ class Job {
   void call(const Function& function);
   // Throws the exception for the code. Where a function of the program's that the library ran has raised one, that is
   // its cause.
-  void check(warren_code code) const;
+  void check(warren_code code);
   // Runs a function of the program's for the library, with the interpreter lock, on whatever thread of the library's.
   // Returns 1, and keeps the exception, if the function raises one.
   std::int32_t run(const std::function<void()>& function) noexcept;
+  // Asks Python whether a signal has come, whose handler may raise something: for a thread that waits in a call.
+  static std::int32_t interrupted(void* job) noexcept;
+  // Until the call has finished, or this job ends.
+  void keep(std::unique_ptr<DroppedCall> call);
+  // Gives this worker's life up, whatever other threads are inside.
+  void abort(const std::string& reason) const;
   // Ends this worker's part without finalize. Nothing happens the second time. Throws where another thread is inside a
   // call.
   void destroy();
@@ -49,8 +66,10 @@ class Job {
   friend class InsideCall;
   warren_comm* comm_ = nullptr;
   pid_t process_ = 0;
-  int inside_ = 0;           // calls under way
+  int inside_ = 0;  // calls under way
+  std::vector<std::unique_ptr<DroppedCall>> dropped_;
   nanobind::object raised_;  // by a function of the program's that the library ran
+  nanobind::object signal_;  // by a signal's handler, until a call has raised it
 };
 
 // Before the interpreter goes: ends every job of this process that is still open, but for those that a thread is

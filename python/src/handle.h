@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "python/src/array.h"
 #include "python/src/group.h"
@@ -32,28 +33,32 @@ struct Call {
   static std::int32_t run_prepare(void* context);
 };
 
-// Of an asynchronous call. While it lives, so do the call's buffers.
+// Of an asynchronous call, whose buffers live until it has finished, also where the handle does not.
 class Handle {
  public:
-  explicit Handle(std::unique_ptr<Call> call) : call_(std::move(call)) {}
+  explicit Handle(std::unique_ptr<Call> call);
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
   ~Handle();
 
   [[nodiscard]] Job& job() const { return *call_->job; }
   warren_handle** started() { return &handle_; }
-  // Waits for the call without the interpreter lock, and returns what it gives.
-  nanobind::object wait();
+  // Waits for the call without the interpreter lock, and returns what it gives. TimeoutError: it has not finished yet.
+  nanobind::object wait(std::optional<double> timeout_s);
   [[nodiscard]] bool done();
   // A descriptor that becomes readable when the call has finished. It belongs to this object.
   int completion_descriptor();
 
  private:
   struct Completion;
+  class Dropped;
+  // Has completion_ told when the call has finished.
+  warren_code watch_completion();
   static void completed(warren_code code, const char* error, void* context);
 
   std::unique_ptr<Call> call_;
   warren_handle* handle_ = nullptr;
+  bool finished_ = false;  // as far as this object knows
   std::shared_ptr<Completion> completion_;
 };
 

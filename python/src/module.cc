@@ -100,6 +100,11 @@ void bind_communicator(nb::class_<Communicator, Group>& communicator) {
           "destroy", [](const Communicator& self) { self.job->destroy(); },
           "Leaves the job, and closes the communicator and those split from it. Without finalize the other ranks wait "
           "for this worker's next life.")
+      .def(
+          "abort", [](const Communicator& self, const std::string& reason) { self.job->abort(reason); },
+          nb::arg("reason"),
+          "Gives this worker's life in the job up: calls under way, and all that follow, raise Closed with the reason; "
+          "the other ranks wait for its next life. From any thread, beside calls. Returns at once.")
       .def_prop_ro(
           "is_open", [](const Communicator& self) { return self.job->open(); }, "Whether it was not destroyed yet.");
 }

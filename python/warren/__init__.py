@@ -13,7 +13,7 @@
 
 Errors: TypeError and ValueError for arguments, which name the argument, its dtype and shape; warren.Error, with a
 subclass for each code, for what goes wrong on the way. A process that was forked cannot use its parent's communicator
-(Closed). Ctrl-C during a call takes effect when the call returns.
+(Closed). Ctrl-C ends a call that waits, and with it this worker's life in the job.
 """
 
 import atexit as _atexit

@@ -1,5 +1,7 @@
 """What goes wrong: warren.Error, with a subclass for each thing that a program would react to."""
 
+from __future__ import annotations
+
 
 class Error(Exception):
     """A call failed. The text is the whole chain of causes: rank, peer and round where there are any, and what to do.
@@ -8,6 +10,12 @@ class Error(Exception):
     """
 
     code = "internal"
+    rank: int | None = None
+    """This worker's rank in its job; None where it had none yet."""
+    peer: int | None = None
+    """The other rank that it concerns; None where nobody can tell, or it concerns none."""
+    round: str | None = None
+    """In which round it happened, as texts name it: "5.3"; None: in none."""
 
 
 class InvalidArgument(Error, ValueError):

@@ -62,11 +62,13 @@ void check_reduce(warren_type type) {
         const void* so_far = in[0].data();
         Form form = Form::kValue;
         for (std::size_t i = 1; i + 1 < inputs; i++) {
-          r.reduce(partial.data(), Form::kPartial, so_far, form, in[i].data(), Form::kValue, count, false);
+          ASSERT_TRUE(
+              r.reduce(partial.data(), Form::kPartial, so_far, form, in[i].data(), Form::kValue, count, false).ok());
           so_far = partial.data();
           form = Form::kPartial;
         }
-        r.reduce(want.data(), Form::kValue, so_far, form, in[inputs - 1].data(), Form::kValue, count, true);
+        ASSERT_TRUE(
+            r.reduce(want.data(), Form::kValue, so_far, form, in[inputs - 1].data(), Form::kValue, count, true).ok());
       }
       ASSERT_EQ(std::memcmp(got.data(), want.data(), count * sizeof(T)), 0);
     }
@@ -111,9 +113,11 @@ void check_combine(warren_type type) {
           ASSERT_EQ(why_not_reduce(how), nullptr);
           std::vector<float> got(count), want(count);  // wide enough for either form
           twins::reduce(got.data(), pointers.data(), count, how);
-          reducer.value().combine(want.data(), unfinished ? Form::kPartial : Form::kValue, pointers,
-                                  first_is_partial ? Form::kPartial : Form::kValue,
-                                  balanced ? worker::Bracketing::kBalanced : worker::Bracketing::kChain, count);
+          ASSERT_TRUE(reducer.value()
+                          .combine(want.data(), unfinished ? Form::kPartial : Form::kValue, pointers,
+                                   first_is_partial ? Form::kPartial : Form::kValue,
+                                   balanced ? worker::Bracketing::kBalanced : worker::Bracketing::kChain, count)
+                          .ok());
           ASSERT_EQ(std::memcmp(got.data(), want.data(), reduced_bytes(how, count)), 0)
               << "op " << op << ", " << inputs << " inputs, " << (balanced ? "balanced" : "in a chain") << ", forms "
               << forms;
