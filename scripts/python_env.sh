@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# python_env.sh: makes build/venv, the Python that builds and tests the package, with what python/requirements.lock pins.
-# Does nothing, at once, if it is there already.
+# python_env.sh [VENV PYTHON]: makes build/venv, the Python that builds and tests the package, with what
+# python/requirements.lock pins; or the folder VENV, from another Python. Does nothing, at once, if it is there already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 lock=python/requirements.lock
-venv=build/venv
+venv=${1:-build/venv}
 made=$venv/requirements.lock  # what it was made from
 ! cmp -s "$lock" "$made" || exit 0
 
 # Debian's Python, for which setup.sh has installed the headers: another one may come first in the path.
-python=/usr/bin/python3
-[ -x "$python" ] || python=python3
+python=${2:-/usr/bin/python3}
+[ -n "${2:-}" ] || [ -x "$python" ] || python=python3
 mkdir -p build
-exec 9>build/.venv.lock
+exec 9>"build/.$(basename "$venv").lock"
 flock 9
 ! cmp -s "$lock" "$made" || exit 0  # another run may have made it meanwhile
 echo "setup: making $venv from $lock"

@@ -76,6 +76,12 @@ std::optional<warren_type> type_of_dlpack(nb::dlpack::dtype type) {
   }
 }
 
+// Whether the library takes memory of this kind of device.
+bool is_served(int device_type) {
+  return device_type == nb::device::cpu::value || device_type == nb::device::cuda::value ||
+         device_type == nb::device::cuda_host::value || device_type == nb::device::cuda_managed::value;
+}
+
 std::string describe(nb::handle object) {
   std::string text = nb::type_name(object.type()).c_str();
   const auto text_of = [&](const char* name) {
@@ -126,7 +132,7 @@ void Array::take(nb::handle object, const char* argument, Access access) {
   if (take_buffer(object, argument, access) || take_dlpack(object, argument, access)) return;
   if (nb::hasattr(object, "dtype")) wrong_type(object, argument);
   throw nb::type_error((std::string(argument) + " is " + describe(object) +
-                        "; give a NumPy array, or what has the buffer protocol or DLPack in memory of the CPU")
+                        "; give a NumPy array, or what has the buffer protocol or DLPack")
                            .c_str());
 }
 
@@ -171,11 +177,12 @@ bool Array::take_dlpack(nb::handle object, const char* argument, Access access) 
   const auto describe_with = [&](const auto& tensor, const void* data) {
     const auto type = type_of_dlpack(tensor.dtype());
     if (!type) wrong_type(object, argument);
-    if (tensor.device_type() != nb::device::cpu::value) {
-      throw nb::type_error(
-          (std::string(argument) + " is not in memory of the CPU (" + describe(object) + "); copy it there first")
-              .c_str());
+    if (!is_served(tensor.device_type())) {
+      throw nb::type_error((std::string(argument) + " is in memory neither of the CPU nor of a GPU of CUDA's (" +
+                            describe(object) + "); copy it there first")
+                               .c_str());
     }
+    on_gpu_ = tensor.device_type() == nb::device::cuda::value;
     std::int64_t expected = 1;
     for (std::size_t i = tensor.ndim(); i-- > 0;) {
       if (tensor.shape(i) != 1 && tensor.stride(i) != expected && tensor.size() != 0)

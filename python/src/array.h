@@ -14,7 +14,8 @@ namespace warren_python {
 
 enum class Access { kRead, kWrite };
 
-// A C-contiguous array in memory of the CPU, without a copy. While this object lives, the memory stays where it is.
+// A C-contiguous array in memory of the CPU or a GPU, without a copy. While this object lives, the memory stays where
+// it is.
 class Array {
  public:
   Array() = default;
@@ -28,6 +29,8 @@ class Array {
   [[nodiscard]] void* data() const { return data_; }
   [[nodiscard]] std::size_t count() const { return count_; }
   [[nodiscard]] warren_type type() const { return type_; }
+  // Not for managed memory, which the CPU reads as well.
+  [[nodiscard]] bool on_gpu() const { return on_gpu_; }
   [[nodiscard]] std::vector<std::size_t> shape() const;
 
  private:
@@ -42,6 +45,7 @@ class Array {
   void* data_ = nullptr;
   std::size_t count_ = 0;
   warren_type type_ = WARREN_U8;
+  bool on_gpu_ = false;
 };
 
 const char* name_of(warren_type type);

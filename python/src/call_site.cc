@@ -17,7 +17,7 @@ std::string& package_folder() {
 
 // The text of a str, which lives as long as the str; null where it has none.
 const char* text_of(const nb::object& string) {
-  const char* text = PyUnicode_Check(string.ptr()) ? PyUnicode_AsUTF8(string.ptr()) : nullptr;
+  const char* text = PyUnicode_Check(string.ptr()) ? PyUnicode_AsUTF8AndSize(string.ptr(), nullptr) : nullptr;
   if (text == nullptr) PyErr_Clear();
   return text;
 }
@@ -29,10 +29,21 @@ struct KnownPlace {
   CallSite site;
 };
 
+// The instruction that the frame is at.
+int instruction_of(PyFrameObject* frame) {
+#ifdef Py_LIMITED_API
+  static const nb::handle name = nb::object(nb::steal(PyUnicode_InternFromString("f_lasti"))).release();
+  const nb::object index = nb::steal(PyObject_GetAttr(reinterpret_cast<PyObject*>(frame), name.ptr()));
+  return static_cast<int>(PyLong_AsLong(index.ptr()));
+#else
+  return PyFrame_GetLasti(frame);
+#endif
+}
+
 // The place of a call from this frame. The same few places make most calls, and what is asked of Python is remembered.
 CallSite place_of(const nb::object& code, PyFrameObject* frame) {
   static std::array<KnownPlace, 64> known;  // guarded by the interpreter lock
-  const int instruction = PyFrame_GetLasti(frame);
+  const int instruction = instruction_of(frame);
   const auto address = reinterpret_cast<std::uintptr_t>(code.ptr());
   KnownPlace& place = known[(address / 64 + static_cast<unsigned>(instruction) / 2) % known.size()];
   if (place.code != code.ptr() || place.instruction != instruction) {

@@ -68,6 +68,8 @@ class Making {
 // Gives the call its output: `out`, or a new array of the shape where that is None.
 void prepare_output(Call& call, nb::handle x, nb::handle out, const std::vector<std::size_t>& shape) {
   if (out.is_none()) {
+    if (call.in.on_gpu())
+      throw nb::type_error("out is None, and x is on a GPU: give an array there, or one of NumPy's");
     call.result = new_array(shape, call.in, x);
     call.out.take(call.result, "the result", Access::kWrite);
     if (shape.empty()) call.kind = Call::Kind::kZeroDimensions;
@@ -108,7 +110,7 @@ std::vector<std::size_t> share_of(const Array& array, std::size_t size) {
 bool take_number(Call& call, nb::handle x) {
   if (PyFloat_CheckExact(x.ptr())) {
     call.kind = Call::Kind::kReal;
-    call.number.real = PyFloat_AS_DOUBLE(x.ptr());
+    call.number.real = PyFloat_AsDouble(x.ptr());
     return true;
   }
   if (!PyLong_CheckExact(x.ptr())) return false;

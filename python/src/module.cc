@@ -2,6 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
+
 #include "python/src/call_site.h"
 #include "python/src/checkpoint.h"
 #include "python/src/collectives.h"
@@ -43,6 +45,12 @@ bool once_known(const Group& self, const std::string& name) {
   return known != 0;
 }
 
+void use_stream(const Group& self, std::uintptr_t stream) {
+  warren_comm* const comm = self.open();
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): GPU libraries give streams as numbers.
+  self.job->call([&] { return warren_use_stream(comm, reinterpret_cast<void*>(stream)); });
+}
+
 void begin_fusion(const Group& self, std::int64_t max_bytes) {
   warren_comm* const comm = self.open();
   self.job->call([&] { return warren_fusion_begin(comm, max_bytes); });
@@ -73,6 +81,10 @@ void bind_group(nb::class_<Group, Calls>& group) {
       .def("split", split, nb::arg("color"), nb::arg("key") = 0,
            nb::sig("def split(self, color: int, key: int = 0) -> Group | None"),
            "Collective. Ranks with one color make a new communicator, ordered by (key, rank); color -1: None.")
+      .def("use_stream", use_stream, nb::arg("stream"),
+           "Calls from here on read and write arrays on a GPU after the work on this stream: a cudaStream_t as a "
+           "number, "
+           "such as torch.cuda.current_stream().cuda_stream. 0, as at the beginning: the default stream.")
       .def("_begin_fusion", begin_fusion, nb::arg("max_bytes"))
       .def("_end_fusion", end_fusion)
       .def("once", once, nb::arg("name"),

@@ -15,10 +15,14 @@ WARREN = os.environ["TESTED_WARREN"]
 class Jobs:
     """Starts jobs by `warren run`."""
 
+    def __init__(self, start=(), warren=WARREN, python=sys.executable):
+        """start: what the command line begins with."""
+        self.start, self.warren, self.python = start, warren, python
+
     def command(self, ranks, program, *arguments, flags=()):
         path = program if os.sep in str(program) else HERE / "workers" / program
-        return [WARREN, "run", "-n", str(ranks), *flags, "--", sys.executable, "-X", "faulthandler", str(path),
-                *map(str, arguments)]
+        return [*self.start, self.warren, "run", "-n", str(ranks), *flags, "--", self.python, "-X", "faulthandler",
+                str(path), *map(str, arguments)]
 
     def run(self, ranks, program, *arguments, flags=(), code=0):
         """The output of a job that has ended with the exit code."""

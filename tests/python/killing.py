@@ -49,13 +49,13 @@ class Moments:
         return None
 
 
-def run_and_kill(ranks, program, *arguments, early=0, first=0, later=0, last_epoch=20, flags=()):
+def run_and_kill(ranks, program, *arguments, early=0, first=0, later=0, last_epoch=20, flags=(), jobs=None):
     """Runs a job that is to end well, and kills workers of it. How many at which moments, and the output."""
     seed = random.SystemRandom().randrange(2**32)
     chance = random.Random(seed)
     moments = Moments(chance, early, first, later, last_epoch)
-    job = subprocess.Popen(Jobs().command(ranks, program, *arguments, flags=[*flags, "--restarts=100"]),
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = (jobs or Jobs()).command(ranks, program, *arguments, flags=[*flags, "--restarts=100"])
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     processes, lines = {}, [f"seed {seed}"]
     with job:
         for line in job.stdout:

@@ -1,5 +1,6 @@
 """Calls over real ranks; each worker program checks its own results."""
 
+import os
 import re
 
 import pytest
@@ -12,6 +13,11 @@ def test_every_call_with_every_type(jobs, ranks):
 
 def test_handles_are_awaited_while_the_event_loop_runs(jobs, pipes):
     jobs.run(3, "awaiting.py", *pipes(1), flags=["--restarts=0"])
+
+
+def test_arrays_on_a_gpu_are_taken_by_dlpack(jobs, monkeypatch):
+    monkeypatch.setenv("WARREN_DEVICE_LIBRARY", os.environ["FAKE_DEVICE"])
+    jobs.run(2, "gpu.py", flags=["--restarts=0"])
 
 
 def test_a_desync_names_the_lines_of_the_program(jobs):

@@ -16,13 +16,9 @@ import warren
 inside, done = sys.argv[1:]
 
 
-def hold(comm):
+def hold(called):
     """Waits until the main thread is inside its call, has rank 1 killed, and holds the lock until rank 1 is done."""
-    while True:
-        try:
-            comm.once_known("x")
-        except warren.InvalidArgument:
-            break
+    called.wait()
     descriptor = os.open(done, os.O_RDWR)  # does not wait
     byte = ctypes.create_string_buffer(1)
     read = ctypes.PyDLL(None).read  # a function that is called with the lock
@@ -34,13 +30,14 @@ def hold(comm):
 
 with warren.init() as comm:
     comm.load_checkpoint()
+    called = threading.Event()
     if comm.rank == 0:
-        holder = threading.Thread(target=hold, args=(comm,))
+        holder = threading.Thread(target=hold, args=(called,))
         holder.start()
     elif os.environ["WARREN_ATTEMPT"] == "0":
         open(inside, encoding="ascii").read()
         os.kill(os.getpid(), signal.SIGKILL)
-    total = comm.allreduce(np.full(3, comm.rank + 1.0))
+    total = comm.allreduce(np.full(3, comm.rank + 1.0), prepare=called.set)
     assert (total == 3).all(), total
     if comm.rank == 1:
         with open(done, "w", encoding="ascii") as pipe:

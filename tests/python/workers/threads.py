@@ -9,35 +9,31 @@ import warren
 refused = sys.argv[1]  # tells the other process that this one was refused
 
 with warren.init() as comm:
-    received = np.zeros(1)
+    total = np.zeros(1)
     inside = threading.Event()
-    errors = []
 
-    def receive():
-        inside.set()
-        comm.recv(received, 1)
+    def call():
+        comm.allreduce(np.ones(1), out=total, prepare=inside.set)
 
-    if comm.rank == 0:
-        thread = threading.Thread(target=receive)
-        thread.start()
-        inside.wait()
-        # The thread is inside the call, or about to be: the other rank sends once this one has been refused.
-        while True:
-            try:
-                comm.once_known("x")
-            except warren.InvalidArgument as error:
-                assert "another thread" in str(error), error
-                break
+    def must_be_refused(function):
         try:
-            comm.destroy()
+            function()
         except warren.InvalidArgument as error:
             assert "another thread" in str(error), error
         else:
-            raise AssertionError("destroyed under a call")
+            raise AssertionError("a second thread came in")
+
+    if comm.rank == 0:
+        thread = threading.Thread(target=call)
+        thread.start()
+        inside.wait()  # the call waits for the other rank
+        must_be_refused(lambda: comm.allreduce(1))
+        must_be_refused(lambda: comm.once_known("x"))
+        must_be_refused(comm.destroy)
         with open(refused, "w", encoding="ascii"):
             pass
         thread.join()
-        assert received[0] == 3
     else:
         open(refused, encoding="ascii").read()
-        comm.send(np.full(1, 3.0), 0)
+        call()
+    assert total[0] == 2
