@@ -26,7 +26,7 @@ DEFINE_int32(ranks, 0, "how many local ranks to start; 0: join the job that the 
 DEFINE_string(collective, "allreduce", "a list, or all");
 DEFINE_string(sizes, "4,1K,64K,1M,16M",
               "bytes of the larger buffer of a rank: a list; 1K..1M doubles from one to the other");
-DEFINE_string(type, "f32", "a list of i8, u8, i32, u32, i64, u64, f16, bf16, f32, f64, or all");
+DEFINE_string(type, "f32", "a list of i8, u8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64, bool, or all");
 DEFINE_string(op, "sum", "a list of sum, product, min, max, and, or, xor, average, or all");
 DEFINE_int32(iters, 20, "timed calls a cell");
 DEFINE_int32(warmup, 5, "calls before them");
@@ -164,7 +164,8 @@ std::vector<Cell> cells_of(const Plan& plan, worker::ProgramGpu* gpu) {
     const bool barrier = collective.collective == BenchCollective::kBarrier;
     for (const TypeName& type : plan.types) {
       for (const OpName& op : plan.ops) {
-        const bool pointless = collective.reduces && op.bitwise && !type.whole;
+        const bool undefined = (op.bitwise && !type.whole) || (op.op == WARREN_AVERAGE && type.type == WARREN_BOOL);
+        const bool pointless = collective.reduces && undefined;
         if (pointless && (plan.types.size() > 1 || plan.ops.size() > 1)) continue;
         for (const std::uint64_t size : plan.sizes) {
           out.push_back({collective, type, op, size, FLAGS_inplace, FLAGS_warmup, FLAGS_iters, FLAGS_check, gpu});

@@ -59,6 +59,9 @@ std::array<std::byte, 8> encode_element(warren_type type, std::int64_t value) {
   switch (type) {
     case WARREN_I8:
     case WARREN_U8: put(out, static_cast<std::uint8_t>(value)); break;
+    case WARREN_I16:
+    case WARREN_U16: put(out, static_cast<std::uint16_t>(value)); break;
+    case WARREN_BOOL: put(out, static_cast<std::uint8_t>(value != 0)); break;
     case WARREN_I32:
     case WARREN_U32: put(out, static_cast<std::uint32_t>(value)); break;
     case WARREN_I64:
@@ -114,9 +117,13 @@ Result<BenchData> BenchData::make(const TypeName& type, const OpName& op, int ra
     return Status(Code::kInvalidArgument,
                   std::string(op.name) + " works on integers, not on " + std::string(type.name));
   }
+  if (op.op == WARREN_AVERAGE && type.type == WARREN_BOOL) {
+    return Status(Code::kInvalidArgument, "bools have no average");
+  }
   // Whole numbers up to 256 are exact in bf16, up to 2048 in f16.
   const std::int64_t exact = type.type == WARREN_BF16 ? 256 : type.type == WARREN_F16 ? 2048 : INT64_MAX;
-  std::int64_t modulus = 4;
+  // Of 0 and 1 the numbers' results are those of bools, but for what encode_element() makes of them.
+  std::int64_t modulus = type.type == WARREN_BOOL ? 2 : 4;
   while (modulus > 2 && (modulus - 1) * ranks > exact) modulus /= 2;
   if (op.op == WARREN_SUM && (modulus - 1) * ranks > exact) {
     return Status(Code::kInvalidArgument, "the sums of " + std::to_string(ranks) + " ranks are not exact in " +

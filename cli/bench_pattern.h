@@ -19,9 +19,9 @@ struct TypeName {
   std::string_view name;
   warren_type type;
   std::size_t bytes;
-  bool whole;  // integers: bitwise operations work on them
+  bool whole;  // integers and bool: bitwise operations work on them
 };
-inline constexpr std::array<TypeName, 10> kTypes = {{{"i8", WARREN_I8, 1, true},
+inline constexpr std::array<TypeName, 13> kTypes = {{{"i8", WARREN_I8, 1, true},
                                                      {"u8", WARREN_U8, 1, true},
                                                      {"i32", WARREN_I32, 4, true},
                                                      {"u32", WARREN_U32, 4, true},
@@ -30,7 +30,10 @@ inline constexpr std::array<TypeName, 10> kTypes = {{{"i8", WARREN_I8, 1, true},
                                                      {"f16", WARREN_F16, 2, false},
                                                      {"bf16", WARREN_BF16, 2, false},
                                                      {"f32", WARREN_F32, 4, false},
-                                                     {"f64", WARREN_F64, 8, false}}};
+                                                     {"f64", WARREN_F64, 8, false},
+                                                     {"i16", WARREN_I16, 2, true},
+                                                     {"u16", WARREN_U16, 2, true},
+                                                     {"bool", WARREN_BOOL, 1, true}}};
 
 struct OpName {
   std::string_view name;
@@ -47,7 +50,7 @@ inline constexpr std::array<OpName, 8> kOps = {{{"sum", WARREN_SUM, false},
                                                 {"average", WARREN_AVERAGE, false}}};
 
 // One element in its type's bytes, of which the first `bytes` count. Exact for whole numbers from −256 to 256; integers
-// wrap.
+// wrap, and of bool all but 0 are true.
 [[nodiscard]] std::array<std::byte, 8> encode_element(warren_type type, std::int64_t value);
 
 // A buffer in which element i is `element(i)`, for a function that repeats with a period.

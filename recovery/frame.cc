@@ -77,6 +77,9 @@ const char* to_string(DataType type) {
     case DataType::kF32AsF16: return "f32 as f16";
     case DataType::kF32AsBF16: return "f32 as bf16";
     case DataType::kF32AsI8: return "f32 as i8";
+    case DataType::kI16: return "i16";
+    case DataType::kU16: return "u16";
+    case DataType::kBool: return "bool";
   }
   return "unknown";
 }
@@ -100,7 +103,10 @@ const char* to_string(ReduceOp op) {
 std::size_t element_bytes(DataType type) {
   switch (type) {
     case DataType::kI8:
-    case DataType::kU8: return 1;
+    case DataType::kU8:
+    case DataType::kBool: return 1;
+    case DataType::kI16:
+    case DataType::kU16:
     case DataType::kF16:
     case DataType::kBF16:
     case DataType::kF32AsF16:

@@ -46,8 +46,15 @@ enum class DataType : std::uint8_t {
   kF32AsF16 = 12,
   kF32AsBF16 = 13,
   kF32AsI8 = 14,
+  kI16 = 15,
+  kU16 = 16,
+  kBool = 17,  // a byte, true where it is not 0
 };
-inline constexpr DataType kLastDataType = DataType::kF32AsI8;
+inline constexpr DataType kLastDataType = DataType::kBool;
+// The types of the C ABI: what lies in a program's buffers, but for elements of its own.
+[[nodiscard]] constexpr bool is_public(DataType type) {
+  return (type >= DataType::kI8 && type <= DataType::kF64) || (type >= DataType::kI16 && type <= DataType::kBool);
+}
 // An element of kF32AsI8 is a block of so many values: an f32, their scale, and behind it an 8-bit integer for each,
 // which stands for itself times the scale.
 inline constexpr std::size_t kI8BlockValues = 256;

@@ -487,7 +487,7 @@ warren_code refuse(warren_handle** handle, const Status& why) {
 }
 
 bool is_type(warren_type type) {
-  return type >= WARREN_I8 && type <= WARREN_F64;
+  return warren::is_public(static_cast<DataType>(type));
 }
 bool is_op(warren_op op) {
   return op >= WARREN_SUM && op <= WARREN_AVERAGE;

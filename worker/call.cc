@@ -30,8 +30,7 @@ std::uint64_t hash_counts(std::span<const std::uint64_t> counts) {
 
 // Most calls of most programs, which need no name of what would be refused.
 bool is_plain_allreduce(const CallSpec& spec) {
-  if (spec.collective != Collective::kAllreduce || spec.type >= DataType::kCustom || spec.wire != DataType{})
-    return false;
+  if (spec.collective != Collective::kAllreduce || !is_public(spec.type) || spec.wire != DataType{}) return false;
   const std::size_t width = element_bytes(spec.type);
   if (width == 0 || spec.count == 0 || spec.count > limits::kMaxBufferBytes / width) return false;
   const auto input = reinterpret_cast<std::uintptr_t>(spec.input),
@@ -89,7 +88,7 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
     return refused("elements of " + std::to_string(width) + " bytes; 1 … " +
                    std::to_string(limits::kMaxCustomElementBytes) + " are served");
   }
-  if (width == 0 || spec.type > DataType::kCustom) {
+  if (!is_public(spec.type) && spec.type != DataType::kCustom) {
     return refused("unknown type " + std::to_string(static_cast<int>(spec.type)));
   }
 

@@ -127,6 +127,8 @@ void with_integer(DataType type, Do what) {
   switch (type) {
     case DataType::kI8: return what(std::int8_t{});
     case DataType::kU8: return what(std::uint8_t{});
+    case DataType::kI16: return what(std::int16_t{});
+    case DataType::kU16: return what(std::uint16_t{});
     case DataType::kI32: return what(std::int32_t{});
     case DataType::kU32: return what(std::uint32_t{});
     case DataType::kI64: return what(std::int64_t{});

@@ -176,8 +176,8 @@ TEST(Frame, EveryEnumeratorHasANameAndEveryTypeItsSize) {
       EXPECT_STRNE(to_string(static_cast<ReduceOp>(i - 1)), "unknown");
     }
   }
-  const std::size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 0, 2, 2, 260};
-  for (int i = 1; i <= 14; ++i) {
+  const std::size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 0, 2, 2, 260, 2, 2, 1};
+  for (int i = 1; i <= static_cast<int>(kLastDataType); ++i) {
     const auto type = static_cast<DataType>(i);
     EXPECT_EQ(element_bytes(type), sizes[i - 1]);
     EXPECT_EQ(element_values(type), type == DataType::kF32AsI8 ? 256u : 1u);

@@ -427,8 +427,14 @@ TEST_F(FacadeTest, NamesEveryType) {
   EXPECT_EQ(type_of(1.0f), WARREN_F32);
   EXPECT_EQ(type_of(1.0), WARREN_F64);
   EXPECT_EQ(type_of(std::byte{}), WARREN_U8);
-  static_assert(!Element<bool> && !Element<std::int16_t> && !Element<wchar_t> && !Element<const float> &&
-                !Element<long double> && !Element<void*>);
+  EXPECT_EQ(type_of(std::int16_t{}), WARREN_I16);
+  EXPECT_EQ(type_of(std::uint16_t{}), WARREN_U16);
+  EXPECT_EQ(type_of(true), WARREN_BOOL);
+  std::array<bool, 3> flags{true, false, true};
+  comm.allreduce(std::span(flags), Op::bit_and);
+  EXPECT_EQ(fake_.last().in, flags.data());
+  static_assert(Element<bool> && !InputRange<std::vector<bool>> && !Element<wchar_t> && !Element<char16_t> &&
+                !Element<const float> && !Element<long double> && !Element<void*>);
 }
 
 TEST_F(FacadeTest, WhatIsSaidOfACallGoesWithItAndWithNoOther) {

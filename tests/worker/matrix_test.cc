@@ -21,9 +21,9 @@ using schedule::Algorithm;
 using testing::Mesh;
 
 constexpr int kRanks = 5;
-constexpr DataType kTypes[] = {DataType::kI8,  DataType::kU8,  DataType::kI32,   DataType::kU32,
-                               DataType::kI64, DataType::kU64, DataType::kF16,   DataType::kBF16,
-                               DataType::kF32, DataType::kF64, DataType::kCustom};
+constexpr DataType kTypes[] = {DataType::kI8,  DataType::kU8,  DataType::kI32,  DataType::kU32,   DataType::kI64,
+                               DataType::kU64, DataType::kF16, DataType::kBF16, DataType::kF32,   DataType::kF64,
+                               DataType::kI16, DataType::kU16, DataType::kBool, DataType::kCustom};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum,    ReduceOp::kProduct, ReduceOp::kMin,
                              ReduceOp::kMax,    ReduceOp::kBitAnd,  ReduceOp::kBitOr,
                              ReduceOp::kBitXor, ReduceOp::kAverage, ReduceOp::kCustom};
@@ -51,6 +51,7 @@ bool takes(DataType type, ReduceOp op) {
   const bool is_float =
       type == DataType::kF16 || type == DataType::kBF16 || type == DataType::kF32 || type == DataType::kF64;
   const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  if (type == DataType::kBool && op == ReduceOp::kAverage) return false;
   return !is_float || !bitwise;
 }
 
@@ -65,7 +66,22 @@ int value(ReduceOp op, int rank, std::uint64_t i) {
   }
 }
 
-int combined(ReduceOp op, std::uint64_t i) {
+// A third of what ranks give is false.
+constexpr int kTruths = 3;
+bool combined_bools(ReduceOp op, std::uint64_t i) {
+  int trues = 0;
+  for (int r = 0; r < kRanks; r++) trues += value(op, r, i) % kTruths != 0 ? 1 : 0;
+  switch (op) {
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+    case ReduceOp::kBitAnd: return trues == kRanks;
+    case ReduceOp::kBitXor: return trues % 2 != 0;
+    default: return trues != 0;
+  }
+}
+
+int combined(DataType type, ReduceOp op, std::uint64_t i) {
+  if (type == DataType::kBool) return combined_bools(op, i) ? 1 : 0;
   int all = value(op, 0, i);
   for (int r = 1; r < kRanks; r++) {
     const int v = value(op, r, i);
@@ -99,6 +115,9 @@ void store(DataType type, std::byte* to, int v) {
   switch (type) {
     case DataType::kI8:
     case DataType::kU8: return put(to, static_cast<std::uint8_t>(v));
+    case DataType::kBool: return put(to, static_cast<std::uint8_t>(v % kTruths));
+    case DataType::kI16:
+    case DataType::kU16: return put(to, static_cast<std::uint16_t>(v));
     case DataType::kI32:
     case DataType::kU32: return put(to, static_cast<std::uint32_t>(v));
     case DataType::kI64:
@@ -181,7 +200,8 @@ class Matrix : public ::testing::TestWithParam<std::tuple<Way, Algorithm>> {
       return std::ranges::all_of(calls, [](const auto& call) { return call->finished.load(); });
     })) << "stuck";
     std::vector<std::byte> expected(in_count * width);
-    for (std::uint64_t i = 0; i < in_count; i++) store_combined(type, expected.data() + i * width, combined(op, i));
+    for (std::uint64_t i = 0; i < in_count; i++)
+      store_combined(type, expected.data() + i * width, combined(type, op, i));
     for (int r = 0; r < kRanks; r++) {
       const Call& call = *calls[static_cast<std::size_t>(r)];
       ASSERT_TRUE(call.status.ok()) << call.status.describe();

@@ -1,4 +1,4 @@
-// Kernels of the integer types.
+// Kernels of the integer types and of bool.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "worker/kernels/integer_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -31,6 +31,20 @@ struct BytesInWords {
   }
 };
 
+// Bools as bytes that are 0 or 1, whatever they were.
+struct Truth {
+  using Lane = std::uint8_t;
+  using Element = std::uint8_t;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const void* p, std::size_t i) {
+    return hn::Min(hn::LoadU(d, static_cast<const std::uint8_t*>(p) + i), hn::Set(d, std::uint8_t{1}));
+  }
+  template <class D>
+  static HWY_INLINE void store(D d, hn::Vec<D> v, void* p, std::size_t i) {
+    hn::StoreU(v, d, static_cast<std::uint8_t*>(p) + i);
+  }
+};
+
 // Operations that work bit by bit are the same for all widths.
 template <class Op, std::size_t kBytes>
 void combine_bits(void* dst, const void* a, const void* b, std::size_t n, std::uint32_t contributors) {
@@ -60,8 +74,8 @@ void divide(void* dst, const void* a, std::size_t n, std::uint32_t contributors)
     const T divisor = static_cast<T>(contributors);
     for (std::size_t i = 0; i < n; ++i) out[i] = in[i] / divisor;
   } else {
-    using Wide = std::conditional_t<sizeof(T) == 1, float, double>;
-    using Quotient = std::conditional_t<sizeof(T) == 1, std::int32_t, T>;
+    using Wide = std::conditional_t<sizeof(T) <= 2, float, double>;
+    using Quotient = std::conditional_t<sizeof(T) <= 2, std::int32_t, T>;
     const Wide divisor = static_cast<Wide>(contributors);
     for (std::size_t i = 0; i < n; ++i) {
       out[i] = static_cast<T>(static_cast<Quotient>(static_cast<Wide>(in[i]) / divisor));
@@ -124,8 +138,33 @@ const KernelTable* find(ReduceOp op) {
   }
 }
 
+template <class Op>
+const KernelTable* truth_table() {
+  static constexpr KernelTable kTable =
+      same_forms(combine<Op, Truth, Truth, Truth>, combine<Op, Truth, Truth, Truth>, convert<Same, Truth, Truth>,
+                 chain<Op, Op, Truth, Truth, Truth>, chain<Op, Op, Truth, Truth, Truth>, quad<Op, Op, Truth, Truth>,
+                 quad<Op, Op, Truth, Truth>);
+  return &kTable;
+}
+
+const KernelTable* find_bool(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMax:
+    case ReduceOp::kBitOr: return truth_table<BitOr>();
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+    case ReduceOp::kBitAnd: return truth_table<BitAnd>();
+    case ReduceOp::kBitXor: return truth_table<BitXor>();
+    default: return nullptr;
+  }
+}
+
 const KernelTable* find_integer(DataType type, ReduceOp op) {
   switch (type) {
+    case DataType::kBool: return find_bool(op);
+    case DataType::kI16: return find<std::int16_t>(op);
+    case DataType::kU16: return find<std::uint16_t>(op);
     case DataType::kI8: return find<std::int8_t>(op);
     case DataType::kU8: return find<std::uint8_t>(op);
     case DataType::kI32: return find<std::int32_t>(op);

@@ -29,9 +29,9 @@ struct KernelTable {
 };
 
 // For the processor that this runs on; the tables live for ever. nullptr: not these types, or not defined for them.
-[[nodiscard]] const KernelTable* find_integer_kernels(DataType type, ReduceOp op);
-[[nodiscard]] const KernelTable* find_float_kernels(DataType type, ReduceOp op);  // f32, f64
-[[nodiscard]] const KernelTable* find_half_kernels(DataType type, ReduceOp op);   // f16, bf16
-[[nodiscard]] const KernelTable* find_block_kernels(ReduceOp op);                 // blocks of 8-bit integers
+[[nodiscard]] const KernelTable* find_integer_kernels(DataType type, ReduceOp op);  // and bool
+[[nodiscard]] const KernelTable* find_float_kernels(DataType type, ReduceOp op);    // f32, f64
+[[nodiscard]] const KernelTable* find_half_kernels(DataType type, ReduceOp op);     // f16, bf16
+[[nodiscard]] const KernelTable* find_block_kernels(ReduceOp op);                   // blocks of 8-bit integers
 
 }  // namespace warren::worker::kernels

@@ -32,6 +32,10 @@ const kernels::KernelTable* find_kernels(DataType type, ReduceOp op) {
 bool is_type(DataType type) {
   return type >= DataType::kI8 && type <= kLastDataType;
 }
+bool is_half(DataType type) {
+  return type == DataType::kF16 || type == DataType::kBF16 || type == DataType::kF32AsF16 ||
+         type == DataType::kF32AsBF16;
+}
 bool is_op(ReduceOp op) {
   return op <= ReduceOp::kCustom;
 }
@@ -73,7 +77,7 @@ Result<Reducer> Reducer::make(DataType type, ReduceOp op, std::uint32_t contribu
   reducer.value_bytes_ = reducer.partial_bytes_ = element_bytes(type);
   if (op == ReduceOp::kNone) return reducer;
   reducer.kernels_ = find_kernels(type, op);
-  if (reducer.value_bytes_ == 2) reducer.partial_bytes_ = sizeof(float);
+  if (is_half(type)) reducer.partial_bytes_ = sizeof(float);
   if (type == DataType::kF32AsI8) reducer.partial_bytes_ = kI8BlockValues * sizeof(float);
   if (reducer.kernels_ == nullptr) {
     return invalid(std::string(to_string(op)) + " is not defined for " + to_string(type));

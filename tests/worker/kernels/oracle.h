@@ -107,6 +107,11 @@ struct I8Block {
 };
 static_assert(sizeof(I8Block) == kI8BlockBytes);
 
+// A bool that came from anywhere.
+struct Truth {
+  std::uint8_t byte;
+};
+
 template <class T>
 struct Traits {
   using Partial = T;
@@ -131,7 +136,16 @@ T one_nan(T v) {
 // Both in the accumulator's type.
 template <class P>
 P combine_one(ReduceOp op, P a, P b) {
-  if constexpr (std::is_floating_point_v<P>) {
+  if constexpr (std::is_same_v<P, Truth>) {
+    const bool x = a.byte != 0, y = b.byte != 0;
+    switch (op) {
+      case ReduceOp::kProduct:
+      case ReduceOp::kMin:
+      case ReduceOp::kBitAnd: return {static_cast<std::uint8_t>(x && y)};
+      case ReduceOp::kBitXor: return {static_cast<std::uint8_t>(x != y)};
+      default: return {static_cast<std::uint8_t>(x || y)};
+    }
+  } else if constexpr (std::is_floating_point_v<P>) {
     if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<P>::quiet_NaN();
     switch (op) {
       case ReduceOp::kProduct: return one_nan(a * b);
@@ -155,8 +169,11 @@ P combine_one(ReduceOp op, P a, P b) {
 
 template <class P>
 P finish_one(ReduceOp op, P v, std::uint32_t contributors) {
+  if constexpr (std::is_same_v<P, Truth>) return {static_cast<std::uint8_t>(v.byte != 0)};
   if (op != ReduceOp::kAverage) return v;
-  if constexpr (std::is_floating_point_v<P>) {
+  if constexpr (std::is_same_v<P, Truth>) {
+    return v;
+  } else if constexpr (std::is_floating_point_v<P>) {
     return one_nan(v / static_cast<P>(contributors));
   } else if constexpr (std::is_signed_v<P>) {
     return static_cast<P>(static_cast<std::int64_t>(v) / static_cast<std::int64_t>(contributors));
@@ -225,6 +242,8 @@ std::vector<T> special_values() {
       v.push_back(BF16{static_cast<std::uint16_t>(bits | 0x8000u)});
     }
     return v;
+  } else if constexpr (std::is_same_v<T, Truth>) {
+    return {{0}, {1}, {2}, {0x7f}, {0x80}, {0xff}};
   } else {
     using L = std::numeric_limits<T>;
     return {

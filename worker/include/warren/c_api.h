@@ -59,7 +59,12 @@ typedef enum warren_type {
   WARREN_F16 = 7,
   WARREN_BF16 = 8,
   WARREN_F32 = 9,
-  WARREN_F64 = 10
+  WARREN_F64 = 10,
+  WARREN_I16 = 15,
+  WARREN_U16 = 16,
+  WARREN_BOOL = 17 /* a byte: any but 0 is true. Reductions give 0 or 1: SUM, MAX and BIT_OR are the logical or,
+                      PRODUCT, MIN and BIT_AND the logical and, BIT_XOR the exclusive or; there is no AVERAGE. What only
+                      moves bytes leaves them as they are. */
 } warren_type;
 
 typedef enum warren_op {

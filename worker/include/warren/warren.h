@@ -6,10 +6,10 @@
 //
 // Header-only, over the C interface in c_api.h, whose rules hold here:
 //
-// Elements. `Element` is any integer of 8, 32 or 64 bits, std::byte (as u8), float, double, warren::float16 or
-// warren::bfloat16. Buffers are contiguous ranges (std::span, std::vector, std::array, …) aligned as their type is, and
-// all sizes are in elements. Input and output must not overlap; a single std::span argument is reduced in place. Zero
-// elements are allowed.
+// Elements. `Element` is any integer of 8, 16, 32 or 64 bits, bool, std::byte (as u8), float, double, warren::float16
+// or warren::bfloat16. Buffers are contiguous ranges (std::span, std::vector, std::array, …) aligned as their type is,
+// and all sizes are in elements. Input and output must not overlap; a single std::span argument is reduced in place.
+// Zero elements are allowed.
 //
 // Agreement. All ranks of a communicator make the same collective calls in the same order, with equal sizes, types,
 // operations and roots (and, with Options::check_call_sites, from the same place in the program). Ranks that
@@ -18,8 +18,9 @@
 // Errors. Every function that talks to other ranks throws Error. After a failure outputs are undefined. Sizes that
 // cannot be right are found before anything is sent (ErrorCode::invalid_argument).
 //
-// Results. Integers wrap; an average of integers rounds toward zero; f16 and bf16 are accumulated in f32; min and max
-// give NaN if any input is NaN. Results are the same bits on all ranks.
+// Results. Integers wrap; an average of integers rounds toward zero; of bool, sum, max and bit_or are the logical or,
+// product, min and bit_and the logical and, bit_xor the exclusive or, and there is no average; f16 and bf16 are
+// accumulated in f32; min and max give NaN if any input is NaN. Results are the same bits on all ranks.
 //
 // Threads. One thread at a time may use a communicator and those split from it, handles included; another may take over
 // if the two synchronize. Communicators from different create() calls are independent. After fork() the child must not
@@ -105,7 +106,7 @@ enum class Op : int {
   product = WARREN_PRODUCT,
   min = WARREN_MIN,
   max = WARREN_MAX,
-  bit_and = WARREN_BIT_AND,  // integers only
+  bit_and = WARREN_BIT_AND,  // integers and bool only
   bit_or = WARREN_BIT_OR,
   bit_xor = WARREN_BIT_XOR,
   average = WARREN_AVERAGE,
@@ -195,10 +196,13 @@ consteval int type_code() {
     return WARREN_BF16;
   } else if constexpr (std::is_same_v<T, std::byte>) {
     return WARREN_U8;
-  } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, wchar_t> &&
-                       !std::is_same_v<T, char8_t> && !std::is_same_v<T, char16_t> && !std::is_same_v<T, char32_t>) {
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return sizeof(bool) == 1 ? WARREN_BOOL : 0;
+  } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, wchar_t> && !std::is_same_v<T, char8_t> &&
+                       !std::is_same_v<T, char16_t> && !std::is_same_v<T, char32_t>) {
     switch (sizeof(T)) {
       case 1: return std::is_signed_v<T> ? WARREN_I8 : WARREN_U8;
+      case 2: return std::is_signed_v<T> ? WARREN_I16 : WARREN_U16;
       case 4: return std::is_signed_v<T> ? WARREN_I32 : WARREN_U32;
       case 8: return std::is_signed_v<T> ? WARREN_I64 : WARREN_U64;
       default: return 0;
@@ -277,6 +281,10 @@ struct Combine {
 template <class T>
 concept Element = detail::type_code<T>()
 != 0;
+
+// Elements of which a std::vector is contiguous: std::vector<bool> is not.
+template <class T>
+concept VectorElement = Element<T> && !std::same_as<T, bool>;
 
 // Contiguous elements to read from.
 template <class R>
@@ -668,7 +676,7 @@ class Calls {
     detail::check(warren_allreduce(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
                                    range_type<In>(), c_op(op), said().get(), nullptr));
   }
-  template <Element T>
+  template <VectorElement T>
   [[nodiscard, gnu::always_inline]] std::vector<T> allreduce(std::vector<T> values, Op op = Op::sum) {
     allreduce(std::span(values), op);
     return values;
@@ -678,7 +686,7 @@ class Calls {
     allreduce(std::span(values), op);
     return values;
   }
-  template <Element T>
+  template <VectorElement T>
   [[nodiscard, gnu::always_inline]] std::vector<T> allreduce(std::initializer_list<T> values, Op op = Op::sum) {
     return allreduce(std::vector<T>(values), op);
   }
@@ -736,7 +744,7 @@ class Calls {
     issue_reduce(buffer, buffer, root, op, nullptr);
   }
   // Elsewhere than at the root the result is empty.
-  template <Element T>
+  template <VectorElement T>
   [[nodiscard, gnu::always_inline]] std::vector<T> reduce(std::vector<T> values, int root, Op op = Op::sum) {
     issue_reduce(values, values, root, op, nullptr);
     if (warren_rank(get()) != root) values.clear();
@@ -785,13 +793,13 @@ class Calls {
   template <InputRange In, OutputRange Out>
   requires SameElements<In, Out>
   [[gnu::always_inline]] void allgather(const In& in, Out&& out) { issue_allgather(in, out, nullptr); }
-  template <Element T>
+  template <VectorElement T>
   [[nodiscard, gnu::always_inline]] std::vector<T> allgather(const std::vector<T>& in) {
     std::vector<T> out(in.size() * ranks());
     issue_allgather(in, out, nullptr);
     return out;
   }
-  template <Element T>
+  template <VectorElement T>
   [[nodiscard, gnu::always_inline]] std::vector<T> allgather(T value) {
     std::vector<T> out(ranks());
     issue_allgather(std::span(&value, 1), out, nullptr);
@@ -811,7 +819,7 @@ class Calls {
   [[gnu::always_inline]] void allgatherv(const In& in, Out&& out, std::span<const std::size_t> counts) {
     issue_allgatherv(in, out, counts, nullptr);
   }
-  template <Element T>
+  template <VectorElement T>
   [[nodiscard, gnu::always_inline]] std::vector<T> allgatherv(const std::vector<T>& in,
                                                               std::span<const std::size_t> counts) {
     std::vector<T> out(total(counts));
@@ -835,7 +843,7 @@ class Calls {
   [[gnu::always_inline]] void reduce_scatter(const In& in, Out&& out, Op op = Op::sum) {
     issue_reduce_scatter(in, out, op, nullptr);
   }
-  template <Element T>
+  template <VectorElement T>
   [[nodiscard, gnu::always_inline]] std::vector<T> reduce_scatter(const std::vector<T>& in, Op op = Op::sum) {
     std::vector<T> out(in.size() / ranks());
     issue_reduce_scatter(in, out, op, nullptr);
@@ -856,7 +864,7 @@ class Calls {
   requires SameElements<In, Out>
   [[gnu::always_inline]] void gather(const In& in, Out&& out, int root) { issue_gather(in, out, root, nullptr); }
   // Elsewhere than at the root the result is empty.
-  template <Element T>
+  template <VectorElement T>
   [[nodiscard, gnu::always_inline]] std::vector<T> gather(const std::vector<T>& in, int root) {
     std::vector<T> out(warren_rank(get()) == root ? in.size() * ranks() : 0);
     issue_gather(in, out, root, nullptr);
@@ -890,7 +898,7 @@ class Calls {
   template <InputRange In, OutputRange Out>
   requires SameElements<In, Out>
   [[gnu::always_inline]] void all_to_all(const In& in, Out&& out) { issue_all_to_all(in, out, nullptr); }
-  template <Element T>
+  template <VectorElement T>
   [[nodiscard, gnu::always_inline]] std::vector<T> all_to_all(const std::vector<T>& in) {
     std::vector<T> out(in.size());
     issue_all_to_all(in, out, nullptr);
