@@ -1749,11 +1749,12 @@ void Engine::stop(const Status& why) {
   transport_.close_all();
   if (exchange_ != nullptr) exchange_->close();
   for (auto& [id, group] : groups_) {
+    const bool by_program = group->executor.program_failed();
     const auto reason = [&](const Status& own) {
       // Where ranks disagree, both ends find the same, and one of them has been told to all.
       const bool told = own.code() == Code::kDesync && why.code() == Code::kDesync;
       // What the owner was told is what it stops this for.
-      const bool own_end = group->executor.program_failed() && !failure_;
+      const bool own_end = by_program && !failure_;
       return own.ok() || told || own_end ? why : own.because_of_this(why.code(), std::string(why.describe()));
     };
     forget_exchange(*group);

@@ -914,7 +914,7 @@ TEST(Codec, WhatABlockedLifeSays) {
               for (int i = 0; i < 31; ++i) b.add_sent();
             }),
             "blocked: 33 links are over the limit of 32");
-  EXPECT_EQ(check([](auto& b) { b.mutable_calls(0)->set_type(15); }), "round p.4 of group deadbeef: unknown type 15");
+  EXPECT_EQ(check([](auto& b) { b.mutable_calls(0)->set_type(18); }), "round p.4 of group deadbeef: unknown type 18");
   EXPECT_EQ(check([](auto& b) { *b.add_begun() = b.begun(0); }), "blocked: groups are not in rising order");
   EXPECT_EQ(check([](auto& b) { b.mutable_begun(0)->set_version(~0ULL); }),
             "blocked: version 18446744073709551615 is over the limit");
@@ -937,7 +937,7 @@ TEST(Codec, Heartbeats) {
   const auto check_round = [&](auto change) { return check([&](auto& h) { change(*h.mutable_rounds(0)); }); };
   EXPECT_EQ(check_round([](auto& r) { r.set_collective(0); }), name + "unknown collective 0");
   EXPECT_EQ(check_round([](auto& r) { r.set_collective(12); }), name + "unknown collective 12");
-  EXPECT_EQ(check_round([](auto& r) { r.set_type(15); }), name + "unknown type 15");
+  EXPECT_EQ(check_round([](auto& r) { r.set_type(18); }), name + "unknown type 18");
   EXPECT_EQ(check_round([](auto& r) { r.set_op(10); }), name + "unknown operation 10");
   EXPECT_EQ(check_round([](auto& r) { r.set_algorithm(256); }), name + "unknown algorithm 256");
   EXPECT_EQ(check_round([](auto& r) { r.set_root(-2); }), name + "root -2 is negative");

@@ -253,7 +253,7 @@ TEST(FetchCodec, BadRepliesSayWhy) {
   };
   const std::vector<Bad<Reply>> of_both = {
       {"collective 12", [](Reply& r) { r.mutable_entries(0)->set_collective(12); }},
-      {"type 15", [](Reply& r) { r.mutable_entries(0)->set_type(15); }},
+      {"type 18", [](Reply& r) { r.mutable_entries(0)->set_type(18); }},
       {"operation 10", [](Reply& r) { r.mutable_entries(0)->set_op(10); }},
       {"algorithm 256", [](Reply& r) { r.mutable_entries(0)->set_algorithm(256); }},
       {"root -2", [](Reply& r) { r.mutable_entries(0)->set_root(-2); }},

@@ -76,7 +76,7 @@ TEST(Frame, WrongFieldsAreRefusedWithAReason) {
   EXPECT_EQ(refusal(48, 0), "corrupt: unknown collective 0");
   EXPECT_EQ(refusal(48, 12), "corrupt: unknown collective 12");
   EXPECT_EQ(refusal(49, 0), "corrupt: unknown type 0");
-  EXPECT_EQ(refusal(49, 15), "corrupt: unknown type 15");
+  EXPECT_EQ(refusal(49, 18), "corrupt: unknown type 18");
   EXPECT_EQ(refusal(50, 10), "corrupt: unknown operation 10");
   EXPECT_EQ(refusal(83, 1), "corrupt: payload of 16781312 bytes is over the limit of 4194304");
 }
