@@ -70,9 +70,15 @@ bool refuse(const Command& command, const std::string& message) {
 
 // Sets one flag from "name", "name=value", or "name" with the value in the next argument, which is then taken too.
 bool set_flag(const Command& command, std::string_view text, std::span<const std::string>& rest) {
+  const auto known = [&](std::string_view n) { return std::ranges::find(command.flags, n) != command.flags.end(); };
+  // As other programs have it: -n4.
+  const bool short_number =
+      text.size() > 1 && known(text.substr(0, 1)) && text.find_first_not_of("0123456789", 1) == std::string_view::npos;
+  const std::string spelled_out =
+      short_number ? std::string(text.substr(0, 1)) + "=" + std::string(text.substr(1)) : "";
+  if (short_number) text = spelled_out;
   const std::size_t equals = text.find('=');
   std::string_view name = text.substr(0, equals);
-  const auto known = [&](std::string_view n) { return std::ranges::find(command.flags, n) != command.flags.end(); };
   bool negated = false;
   if (!known(name) && name.starts_with("no") && known(name.substr(2)) && info_of(name.substr(2)).type == "bool") {
     name.remove_prefix(2);

@@ -696,7 +696,8 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
                        : "; the other ranks wait until it is started again, and go on";
   } else if (code == Code::kDesync) {
     next = "; make all ranks call the same things in the same order";
-    next += logged() ? "; all processes start again from " + program_version() : ", then start the job again";
+    next += ", then start the job again";
+    if (logged()) next += ": it goes on from " + program_version();
   } else if (logged()) {
     next = "; all processes start again from " + program_version();
   } else if (lost.empty()) {

@@ -1300,7 +1300,7 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
                                           options_.job + ", which has " + std::to_string(welcome_.joined()) +
                                           " of its " + std::to_string(welcome_.world_size()) +
                                           (welcome_.missing_size() == 0 ? "" : "; missing: " + list(welcome_.missing()))
-        : state_ == State::kSuspended ? "all calls wait since " + seconds(now - since_) + " for " + missing_ranks() +
+        : state_ == State::kSuspended ? "all calls have waited " + seconds(now - since_) + " for " + missing_ranks() +
                                             " (" + stop_why_.describe() + ")"
         : state_ == State::kServing ? "this worker has left job " + options_.job +
                                           ", and serves what its host has logged since " + seconds(now - since_)

@@ -190,7 +190,7 @@ void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, 
   if (const auto found = jobs_.find(envelope.job()); found != jobs_.end()) {
     switch (look_for_new_run(*found->second, envelope, now)) {
       case NewRun::kNone: break;
-      case NewRun::kWaits: return;  // it asks again
+      case NewRun::kWaits: return tell_waiting(from, *found->second, envelope);  // it asks again
       case NewRun::kBegins:
         remember_finished(*found->second);
         if (!evict(*found->second, "it finished, and a new run of its name begins")) return;
@@ -289,6 +289,15 @@ JobTable::NewRun JobTable::look_for_new_run(Job& job, const wire::Envelope& enve
   // Of all workers, also where a job may go on with one: who was lost in finalize, and comes back alone, is no new run.
   if (2 * job.fresh.size() > settings.world_size() && job.machine.may_forget(now).ok()) return NewRun::kBegins;
   return now - fresh.since < patience_ms ? NewRun::kWaits : NewRun::kNone;
+}
+
+// As of a job that gathers, so that it does not take this tracker for silent.
+void JobTable::tell_waiting(const Sender& from, const Job& job, const wire::Envelope& join) {
+  wire::Envelope reply = reply_to(join.job(), join.sender());
+  reply.set_term(std::max<std::uint64_t>(1, join.term()));
+  reply.mutable_welcome()->set_joined(static_cast<std::uint32_t>(job.fresh.size()));
+  reply.mutable_welcome()->set_world_size(join.join().settings().world_size());
+  if (options_.send(from.connection, encode(reply, Side::kTracker)) != SendOutcome::kSent) ++counts_.unsent;
 }
 
 bool JobTable::tell_finished(const Sender& from, const wire::Envelope& envelope) {

@@ -112,6 +112,7 @@ class JobTable {
   enum class NewRun { kNone, kWaits, kBegins };
   [[nodiscard]] NewRun look_for_new_run(Job& job, const wire::Envelope& envelope, TimeMs now);
   // Whether `who` is a life of a finished job that has given way; then it was told that the job is finished.
+  void tell_waiting(const Sender& from, const Job& job, const wire::Envelope& join);
   bool tell_finished(const Sender& from, const wire::Envelope& envelope);
   void remember_finished(const Job& job);
   void on_forget(const Sender& from, const wire::Envelope& envelope, TimeMs now);

@@ -115,7 +115,7 @@ class SiteNames {
                                             (text.data() + at));
           readable = "at " + file.name + ":" + std::to_string(offset & kLineBits);
         } else {
-          hint = "; `addr2line -i -e " + file.name + " 0x…` shows the line, if it was built with -g";
+          hint = "; `addr2line -i -e " + file.name + " 0xOFFSET` shows the line, if it was built with -g";
         }
         text.replace(at, length, readable);
         at += readable.size();
@@ -625,7 +625,11 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
     count_forks();
     warren::open_standard_descriptors();
     auto settings = warren::worker::resolve(options, warren::worker::process_environment());
-    if (!settings.ok()) return settings.status();
+    std::vector<std::string_view> variables;
+    for (char** v = environ; v != nullptr && *v != nullptr; v++) variables.emplace_back(*v);
+    const std::vector<std::string> misspelled = warren::worker::misspelled_variables(variables);
+    if (!settings.ok())
+      return misspelled.empty() ? settings.status() : settings.status().because_of_this(misspelled[0]);
     warren::worker::Log log;
     log.least = settings.value().log_level;
     log.readable = [](std::string text) { return site_names().explain(std::move(text)); };
@@ -635,9 +639,7 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
     }
     log(WARREN_LOG_INFO, std::string("warren ") + WARREN_VERSION + ": " + describe(settings.value()) +
                              "; the others have their defaults");
-    std::vector<std::string_view> variables;
-    for (char** v = environ; v != nullptr && *v != nullptr; v++) variables.emplace_back(*v);
-    for (const std::string& line : warren::worker::misspelled_variables(variables)) log(WARREN_LOG_WARNING, line);
+    for (const std::string& line : misspelled) log(WARREN_LOG_WARNING, line);
     warren::worker::Interrupt interrupt;
     if (options != nullptr) interrupt = {options->interrupt, options->interrupt_context};
     auto session = Session::create(settings.value(), log, interrupt);

@@ -187,7 +187,8 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   (void)allow_many_connections();
   // ZeroMQ aborts where its first ones cannot be opened.
   if (Status s = has_room_for_files(kLeastFiles); !s.ok()) return s.because_of_this("cannot join job " + settings.job);
-  if (settings.begins_as_spare) {
+  const bool numbered = settings.worker_id.find_first_not_of("0123456789") == std::string::npos;
+  if (settings.begins_as_spare && numbered) {
     // Who counts its workers from 1 would wait for ever for a job that has one too few.
     log(WARREN_LOG_INFO, "this worker begins as a spare: its number " + settings.worker_id +
                              " is not below the world size " + std::to_string(settings.world_size) +

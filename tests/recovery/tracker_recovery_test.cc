@@ -234,8 +234,8 @@ TEST(TrackerRecovery, WhatOnlyARestartCanMendRollsBack) {
   };
   EXPECT_EQ(
       reason([](Logged& t) { return t.round_failed(11, 1, Code::kDesync, "calls differ"); }),
-      "rank 1 (worker w1 on host h) reports: calls differ; make all ranks call the same things in the same order; "
-      "all processes start again from version 2");
+      "rank 1 (worker w1 on host h) reports: calls differ; make all ranks call the same things in the same order, "
+      "then start the job again: it goes on from version 2");
   EXPECT_EQ(reason([](Logged& t) { return t.round_failed(11, 1, Code::kInternal, "out of descriptors"); }),
             "rank 1 (worker w1 on host h) reports: out of descriptors; all processes start again from version 2");
   EXPECT_EQ(reason([](Logged& t) { return t.log_gap(10, 1); }),
@@ -536,8 +536,8 @@ TEST(TrackerRecovery, ReportsThatContradictEachOtherAreADesync) {
   (void)t.report(12, 2, 1, {position(1, 6)});
   const std::string text =
       "Interrupt epoch 3 code 6: rank 0 (worker w0 on host h) has done 5 rounds in version 0 and gone on, rank 2 "
-      "(worker w2 on host h) has done 6 rounds; make all ranks call the same things in the same order; all processes "
-      "start again from the beginning\n";
+      "(worker w2 on host h) has done 6 rounds; make all ranks call the same things in the same order, then start "
+      "the job again: it goes on from the beginning\n";
   EXPECT_EQ(t.join(1, 21), "21 <- Welcome 3 of 3\npersist epoch 3 interrupted\n10 <- " + text + "12 <- " + text);
   EXPECT_EQ(t.machine().view({}).votes, 0U);
   EXPECT_EQ(t.report(10, 2, 2).substr(0, 23), "10 <- Interrupt epoch 3");
@@ -647,7 +647,7 @@ TEST(TrackerRecovery, VotesThatCountDifferentRoundsAreADesync) {
   EXPECT_EQ(
       t.machine().view({}).last_interrupt,
       "rank 0 (worker w0 on host h) has done 5 rounds in version 0, rank 1 (worker w1 on host h) has done 4; make "
-      "all ranks call the same things in the same order; all processes start again from the beginning");
+      "all ranks call the same things in the same order, then start the job again: it goes on from the beginning");
   EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
 }
 
@@ -692,7 +692,7 @@ TEST(TrackerRecovery, AVersionOfWhichRanksGaveDifferentStatesIsNotCommitted) {
     EXPECT_EQ(t.machine().view({}).last_interrupt,
               "the ranks have given different states for version 1, which is not committed: " + c.says +
                   "; give equal bytes on all ranks, and what differs by rank as local states; make all ranks call the "
-                  "same things in the same order; all processes start again from the beginning");
+                  "same things in the same order, then start the job again: it goes on from the beginning");
     EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
   }
 }

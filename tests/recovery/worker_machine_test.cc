@@ -815,13 +815,13 @@ TEST(Worker, WhoWaitsForALostRankSaysForWhomAndSinceWhen) {
   (void)w.pass(9000);
   EXPECT_EQ(w.welcome(1), "");
   EXPECT_NE(
-      w.pass(1000).find("log waiting: all calls wait since 10 s for the place of a lost worker to be taken (job j "
+      w.pass(1000).find("log waiting: all calls have waited 10 s for the place of a lost worker to be taken (job j "
                         "was interrupted: rank 1 is gone)\n"),
       std::string::npos);
   (void)w.pass(9000);
   (void)w.welcome(1, {"w1", "elsewhere"});
   EXPECT_NE(
-      w.pass(1000).find("log waiting: all calls wait since 20 s for rank 1 (worker w1 on host h), worker elsewhere "
+      w.pass(1000).find("log waiting: all calls have waited 20 s for rank 1 (worker w1 on host h), worker elsewhere "
                         "to come back (job j was interrupted: rank 1 is gone)\n"),
       std::string::npos);
   // Another wait is for others.

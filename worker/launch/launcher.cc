@@ -325,7 +325,8 @@ class Launch {
     } while (n < 0 && errno == EINTR);
     if (n == sizeof why) {
       bury(w);
-      return {Code::kUnavailable, "cannot start " + in_quotes(options_.program[0]) + ": " + std::strerror(why)};
+      return {Code::kUnavailable,
+              "cannot start " + in_quotes(options_.program[0]) + ": " + std::strerror(why) + what_was_meant(why)};
     }
     life.close_descriptor();
     w.life = std::move(life);
@@ -607,12 +608,21 @@ class Launch {
     }
   }
 
-  // The place in a Python program that an uncaught exception has ended, for a sentence. The exception, too, unless the
-  // library has told why the job ended.
+  // A file of the current folder that was given without one is looked for in PATH alone.
+  [[nodiscard]] std::string what_was_meant(int error) const {
+    const std::string& program = options_.program[0];
+    if (error != ENOENT || program.find('/') != std::string::npos || access(program.c_str(), F_OK) != 0) return "";
+    return program.ends_with(".py") ? "; it is in this folder, not in PATH: python " + program
+                                    : "; it is in this folder, not in PATH: ./" + program;
+  }
+
+  // The place in a Python program that an uncaught exception has ended, for a sentence. The exception, too, unless it
+  // is the library's, which has told why the job ended.
   [[nodiscard]] static std::string python_error_of(const Worker& w) {
     const auto error = python_error(w.ending.lines.lines());
     if (!error) return "";
-    if (error->exception.empty() || !w.cause.ok()) return " (at " + error->place + ")";
+    const bool told = !w.cause.ok() && error->exception.starts_with("warren.");
+    if (error->exception.empty() || told) return " (at " + error->place + ")";
     return " (" + error->exception + ", at " + error->place + ")";
   }
 

@@ -658,8 +658,7 @@ Result<std::unique_ptr<FetchService>> FetchService::start(const Settings& settin
                                                           OnWarning on_warning, OnQuestion on_question) {
   auto impl = std::make_unique<Impl>(self, std::move(reader), std::move(on_reply), std::move(on_warning),
                                      std::move(on_question));
-  if (Status s = impl->open(settings); !s.ok())
-    return s.because_of_this("cannot open the port at which others ask for what is logged");
+  if (Status s = impl->open(settings); !s.ok()) return s;
   if (Status s = start_thread(impl->thread, [i = impl.get()] { i->loop(); }); !s.ok()) {
     return s.because_of_this("cannot open the port at which others ask for what is logged");
   }
