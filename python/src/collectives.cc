@@ -2,8 +2,10 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "python/src/failure.h"
@@ -16,22 +18,36 @@ namespace warren_python {
 namespace {
 
 // A call that returns when it has finished.
-struct Blocking {
+class Blocking {
+ public:
+  explicit Blocking(std::shared_ptr<Job> job) : call_(std::move(job)) {}
+  [[nodiscard]] Call& call() { return call_; }
+
   template <class Start>
-  static nb::object run(std::unique_ptr<Call> call, const Start& start) {
-    call->job->call([&] { return start(nullptr); });
-    return call->finish();
+  nb::object run(const Start& start) {
+    call_.job->call([&] { return start(nullptr); });
+    return call_.finish();
   }
+
+ private:
+  Call call_;
 };
 
 // A call that returns at once, with a handle.
-struct Asynchronous {
+class Asynchronous {
+ public:
+  explicit Asynchronous(std::shared_ptr<Job> job) : call_(std::make_unique<Call>(std::move(job))) {}
+  [[nodiscard]] Call& call() { return *call_; }
+
   template <class Start>
-  static nb::object run(std::unique_ptr<Call> call, const Start& start) {
-    auto handle = std::make_unique<Handle>(std::move(call));
+  nb::object run(const Start& start) {
+    auto handle = std::make_unique<Handle>(std::move(call_));
     handle->job().call([&] { return start(handle->started()); });
     return nb::cast(handle.release(), nb::rv_policy::take_ownership);
   }
+
+ private:
+  std::unique_ptr<Call> call_;
 };
 
 // A call from its arguments to its result. `Way` is Blocking or Asynchronous.
@@ -39,23 +55,21 @@ template <class Way>
 class Making {
  public:
   explicit Making(const Calls& calls, const Extras& extras = {})
-      : comm_(calls.open()), call_(std::make_unique<Call>(calls.job)), said_(calls, extras, *call_) {}
+      : comm_(calls.open()), way_(calls.job), said_(calls, extras, way_.call()) {}
 
-  [[nodiscard]] Call& call() { return *call_; }
+  [[nodiscard]] Call& call() { return way_.call(); }
   [[nodiscard]] int rank() const { return warren_rank(comm_); }
   [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(warren_world_size(comm_)); }
 
   // Makes the call by this function of the C interface; the arguments are those between communicator and options.
   template <class Function, class... Arguments>
   nb::object by(Function function, Arguments... arguments) {
-    return Way::run(std::move(call_), [this, function, arguments...](warren_handle** handle) {
-      return function(comm_, arguments..., said_.get(), handle);
-    });
+    return way_.run([&](warren_handle** handle) { return function(comm_, arguments..., said_.get(), handle); });
   }
 
  private:
   warren_comm* comm_;
-  std::unique_ptr<Call> call_;
+  Way way_;
   Said said_;
 };
 

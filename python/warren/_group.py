@@ -6,16 +6,18 @@ import contextlib
 import pickle
 import typing
 
-import numpy
-
 from . import _core
 from ._errors import Error, InvalidArgument
 
+if typing.TYPE_CHECKING:
+    import numpy  # otherwise the first object imports it
+
 Group = _core.Group
-_NOTHING = numpy.zeros(0, numpy.uint8)
 
 
 def _pickled(value: typing.Any) -> numpy.ndarray:
+    import numpy
+
     return numpy.frombuffer(pickle.dumps(value, protocol=5), numpy.uint8)
 
 
@@ -25,6 +27,8 @@ def _padded(data: numpy.ndarray, length: int, call: str) -> numpy.ndarray:
     A worker that is started again, and pickles the object once more, may get another number of bytes than in its life
     before, whose number has been logged.
     """
+    import numpy
+
     if len(data) > length:
         raise InvalidArgument(
             f"{call}: the object's pickle has {len(data)} bytes, and had {length} in this worker's life before: "
@@ -40,7 +44,9 @@ def broadcast_object(self: Group, value: typing.Any, root: int = 0) -> typing.An
 
     Each rank unpickles a copy, the root too. Unpickling runs code of the sender's. Two rounds: length, and bytes.
     """
-    own = _pickled(value) if self.rank == root else _NOTHING
+    import numpy
+
+    own = _pickled(value) if self.rank == root else numpy.zeros(0, numpy.uint8)
     length = int(self.broadcast(numpy.array([len(own)], numpy.int64), root)[0])
     return pickle.loads(self.broadcast(_padded(own, length, "broadcast_object"), root).data)
 
@@ -50,6 +56,8 @@ def allgather_object(self: Group, value: typing.Any) -> list[typing.Any]:
 
     Unpickling runs code of the sender's. Two rounds: lengths, and bytes.
     """
+    import numpy
+
     own = _pickled(value)
     lengths = self.allgather(numpy.array([len(own)], numpy.int64))[:, 0].tolist()
     data = self.allgatherv(_padded(own, lengths[self.rank], "allgather_object"), lengths)
@@ -73,6 +81,8 @@ def scatter_object(self: Group, values: typing.Sequence[typing.Any] | None, root
 
     Unpickling runs code of the sender's. Two rounds: the largest length, and bytes, as many for each rank.
     """
+    import numpy
+
     parts: list[numpy.ndarray] = []
     if self.rank == root:
         if values is None or len(values) != self.size:
