@@ -10,6 +10,10 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WARREN = os.environ["TESTED_WARREN"]
+# Workers that import a module which was built with a sanitizer preload its library. What the interpreter never frees is
+# no leak of ours.
+SANITIZER = os.environ.get("SANITIZER")
+SANITIZED = ["env", f"LD_PRELOAD={SANITIZER}", "PYTHONMALLOC=malloc", "ASAN_OPTIONS=detect_leaks=0"] if SANITIZER else []
 
 
 class Jobs:
@@ -21,8 +25,8 @@ class Jobs:
 
     def command(self, ranks, program, *arguments, flags=()):
         path = program if os.sep in str(program) else HERE / "workers" / program
-        return [*self.start, self.warren, "run", "-n", str(ranks), *flags, "--", self.python, "-X", "faulthandler",
-                str(path), *map(str, arguments)]
+        return [*self.start, self.warren, "run", "-n", str(ranks), *flags, "--", *SANITIZED, self.python, "-X",
+                "faulthandler", str(path), *map(str, arguments)]
 
     def run(self, ranks, program, *arguments, flags=(), code=0):
         """The output of a job that has ended with the exit code."""

@@ -65,6 +65,11 @@ def test_a_wait_ends_by_ctrl_c_or_abort_and_the_next_life_takes_the_place(jobs, 
     assert output.count("done") == 2, output
 
 
+def test_a_killed_worker_goes_on_from_a_lazy_checkpoint(jobs):
+    output = jobs.run(2, "lazy.py")
+    assert re.search(r"rank 1 went on from step [45]\b", output), output
+
+
 @pytest.mark.parametrize("way", ["return", "exit", "handle", "exception"])
 def test_a_program_that_ends_without_finalize_ends_at_once(jobs, way):
     output = jobs.run(1, "leaving.py", way, flags=["--restarts=0"], code=1 if way == "exception" else 70)
