@@ -35,13 +35,16 @@ def wheels():
 def debian(wheels):
     """The start of a command line that runs in a folder with a bare Debian 12, and sees its own processes alone."""
     assert os.geteuid() == 0, "only root can run a program in another root folder"
-    if not (DEBIAN / "usr/bin/python3").exists():
-        shutil.rmtree(DEBIAN, ignore_errors=True)
-        run("debootstrap", "--foreign", "--variant=minbase", "--include=python3,python3-venv", "bookworm", DEBIAN)
-        for package in sorted((DEBIAN / "var/cache/apt/archives").glob("*.deb")):
-            run("dpkg-deb", "--extract", package, DEBIAN)
+    if not DEBIAN.exists():
+        unfinished = DEBIAN.with_suffix(".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        run("debootstrap", "--foreign", "--variant=minbase", "--include=python3,python3-venv", "bookworm", unfinished)
+        for package in sorted((unfinished / "var/cache/apt/archives").glob("*.deb")):
+            run("dpkg-deb", "--extract", package, unfinished)
+        unfinished.rename(DEBIAN)
     numpy = next(line for line in (ROOT / "python/requirements.lock").read_text().split() if line.startswith("numpy=="))
-    run("build/venv/bin/pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", f"--dest={WHEELS}", numpy)
+    if not list(WHEELS.glob(f"{numpy.replace('==', '-')}-*.whl")):
+        run("build/venv/bin/pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", f"--dest={WHEELS}", numpy)
     for source, target in ((WHEELS, "wheels"), (ROOT / "examples", "examples")):
         shutil.rmtree(DEBIAN / target, ignore_errors=True)
         shutil.copytree(source, DEBIAN / target)
