@@ -490,7 +490,7 @@ void PointChannels::on_announcement(std::int32_t peer) {
                                                 std::to_string(spec.tag) + " from it is waited for here"));
   }
   message->what = {w.tag, static_cast<DataType>(w.type), w.count, w.bytes, w.site, Version(w.version), w.number};
-  const std::size_t width = w.type >= 1 && w.type <= 10 ? element_bytes(message->what.type) : 0;
+  const std::size_t width = is_public(message->what.type) ? element_bytes(message->what.type) : 0;
   if (width == 0 || w.tag > limits::kMaxTag || w.reserved != 0 || w.count > limits::kMaxBufferBytes / width ||
       w.bytes != w.count * width || w.bytes / chunk_bytes_ >= kMaxChunks || w.number == UINT64_MAX) {
     return fail(peer, Status(Code::kCorrupt, who + " announced a message that cannot be"));

@@ -17,8 +17,11 @@ struct TypeName {
   warren_type type;
   const char* name;
 };
-constexpr std::array<TypeName, 10> kTypes{{{WARREN_I8, "int8"},
+constexpr std::array<TypeName, 13> kTypes{{{WARREN_BOOL, "bool"},
+                                           {WARREN_I8, "int8"},
                                            {WARREN_U8, "uint8"},
+                                           {WARREN_I16, "int16"},
+                                           {WARREN_U16, "uint16"},
                                            {WARREN_I32, "int32"},
                                            {WARREN_U32, "uint32"},
                                            {WARREN_I64, "int64"},
@@ -31,6 +34,7 @@ constexpr std::array<TypeName, 10> kTypes{{{WARREN_I8, "int8"},
 std::optional<warren_type> integer(bool is_signed, std::size_t bytes) {
   switch (bytes) {
     case 1: return is_signed ? WARREN_I8 : WARREN_U8;
+    case 2: return is_signed ? WARREN_I16 : WARREN_U16;
     case 4: return is_signed ? WARREN_I32 : WARREN_U32;
     case 8: return is_signed ? WARREN_I64 : WARREN_U64;
     default: return std::nullopt;
@@ -43,13 +47,16 @@ std::optional<warren_type> type_of_format(const char* format, std::size_t bytes)
   if (*format == '@' || *format == '=' || *format == '<') ++format;
   if (*format == '\0' || format[1] != '\0') return std::nullopt;
   switch (*format) {
+    case '?': return WARREN_BOOL;
     case 'b':
+    case 'h':
     case 'i':
     case 'l':
     case 'q':
     case 'n': return integer(true, bytes);
     case 'B':
     case 'c':
+    case 'H':
     case 'I':
     case 'L':
     case 'Q':
@@ -71,6 +78,7 @@ std::optional<warren_type> type_of_dlpack(nb::dlpack::dtype type) {
       if (type.bits == 32) return WARREN_F32;
       if (type.bits == 64) return WARREN_F64;
       return std::nullopt;
+    case nb::dlpack::dtype_code::Bool: return type.bits == 8 ? std::optional(WARREN_BOOL) : std::nullopt;
     case nb::dlpack::dtype_code::Bfloat: return type.bits == 16 ? std::optional(WARREN_BF16) : std::nullopt;
     default: return std::nullopt;
   }

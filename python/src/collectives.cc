@@ -271,7 +271,7 @@ nb::object all_to_all(const Calls& self, nb::handle x, nb::handle out, nb::handl
 }
 
 template <class Way>
-nb::object send(const Group& self, nb::handle x, int peer, int tag) {
+nb::object send(const Calls& self, nb::handle x, int peer, int tag) {
   Making<Way> making(self);
   Call& call = making.call();
   call.in.take(x, "x", Access::kRead);
@@ -280,7 +280,7 @@ nb::object send(const Group& self, nb::handle x, int peer, int tag) {
 }
 
 template <class Way>
-nb::object recv(const Group& self, nb::handle out, int peer, int tag) {
+nb::object recv(const Calls& self, nb::handle out, int peer, int tag) {
   Making<Way> making(self);
   Call& call = making.call();
   call.out.take(out, "out", Access::kWrite);
@@ -338,8 +338,8 @@ void bind_collectives(nb::class_<Calls>& calls) {
   bind_calls<Asynchronous>(calls, "_async");
 }
 
-void bind_messages(nb::class_<Group, Calls>& group) {
-  group.def("send", send<Blocking>, nb::arg("x").none(), nb::arg("peer"), nb::arg("tag") = 0, kSend)
+void bind_messages(nb::class_<Calls>& calls) {
+  calls.def("send", send<Blocking>, nb::arg("x").none(), nb::arg("peer"), nb::arg("tag") = 0, kSend)
       .def("send_async", send<Asynchronous>, nb::arg("x").none(), nb::arg("peer"), nb::arg("tag") = 0, kSend)
       .def("recv", recv<Blocking>, nb::arg("out").none(), nb::arg("peer"), nb::arg("tag") = 0, kRecv)
       .def("recv_async", recv<Asynchronous>, nb::arg("out").none(), nb::arg("peer"), nb::arg("tag") = 0, kRecv);

@@ -8,6 +8,6 @@
 namespace warren_python {
 
 void bind_collectives(nanobind::class_<Calls>& calls);
-void bind_messages(nanobind::class_<Group, Calls>& group);
+void bind_messages(nanobind::class_<Calls>& calls);
 
 }  // namespace warren_python

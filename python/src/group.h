@@ -105,11 +105,13 @@ void Job::call(const Function& function) {
   check(code);
 }
 
-// An object that collectives are called on: a communicator of the job or of a group, or one that names a set-up round.
+// An object that calls are made on: a communicator of the job or of a group, or one that names a set-up round or a
+// timeout.
 struct Calls {
   std::shared_ptr<Job> job;
   warren_comm* comm = nullptr;
-  std::string once;
+  std::string once;             // the name of a set-up round; empty: it is none
+  std::int64_t timeout_ms = 0;  // within which a call finishes; 0: none
 
   // Throws Closed where the job was destroyed.
   warren_comm* open() const;

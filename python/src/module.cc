@@ -2,6 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "python/src/call_site.h"
@@ -35,6 +37,13 @@ Once once(const Group& self, const std::string& name) {
   calls.job = self.job;
   calls.comm = self.comm;
   calls.once = name;
+  return calls;
+}
+
+Calls within(const Calls& self, double timeout_s) {
+  if (!(timeout_s > 0)) throw nb::value_error("within: timeout is not above 0");
+  Calls calls = self;
+  calls.timeout_ms = static_cast<std::int64_t>(std::ceil(std::min(timeout_s * 1000, 1e15)));
   return calls;
 }
 
@@ -130,9 +139,12 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);
   auto calls = nb::class_<Calls>(module, "Calls");
   bind_collectives(calls);
+  bind_messages(calls);
+  calls.def("within", within, nb::arg("timeout"),
+            "An object whose calls end this worker's life with Timeout where they have not finished within so many "
+            "seconds; the others wait for its next life.");
   auto group = nb::class_<Group, Calls>(module, "Group");
   bind_group(group);
-  bind_messages(group);
   auto communicator = nb::class_<Communicator, Group>(module, "Communicator");
   bind_communicator(communicator);
   bind_checkpoints(communicator);

@@ -58,6 +58,7 @@ Said::Said(const Calls& calls, const Extras& extras, Call& call) {
   options_.function = site.function;
   options_.line = site.line;
   if (!calls.once.empty()) options_.once = calls.once.c_str();
+  options_.timeout_ms = calls.timeout_ms;
   if (given(extras.wire)) options_.wire = value_of(extras.wire, "wire", kWires);
   if (given(extras.algorithm)) {
     if (!nb::isinstance<nb::str>(extras.algorithm)) throw nb::type_error("algorithm is not a str");

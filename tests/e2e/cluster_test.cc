@@ -410,6 +410,34 @@ TEST(Cluster, PointToPointOverSeveralStreams) {
       });
 }
 
+template <class... T>
+void exchange_each(Communicator& comm) {
+  const auto exchange = [&](auto value) {
+    std::vector<decltype(value)> out(5, value), in(5);
+    Handle sent = comm.send_async(out, 1 - comm.rank());
+    comm.recv(in, 1 - comm.rank());
+    sent.wait();
+    EXPECT_EQ(std::memcmp(in.data(), out.data(), sizeof(value) * in.size()), 0);
+  };
+  (exchange(T{1}), ...);
+}
+
+// An element type that the receiver does not know is damage to it, and is asked for again in each epoch.
+TEST(Cluster, MessagesOfEachElementType) {
+  Cluster cluster;
+  cluster.run_well(2, exchange_each<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,
+                                    std::int64_t, std::uint64_t, float16, bfloat16, float, double>);
+  cluster.run_well(2,
+                   [](Communicator& comm) {
+                     bool out[] = {true, false, true}, in[3] = {};
+                     Handle sent = comm.send_async(std::span(out), 1 - comm.rank());
+                     comm.recv(std::span(in), 1 - comm.rank());
+                     sent.wait();
+                     EXPECT_TRUE(std::ranges::equal(in, out));
+                   },
+                   {});
+}
+
 // A rank may compute for much longer than the round timeout, before its first round and between others, in whichever
 // order ranks come: the timeout is for ranks that are not heard.
 TEST(Cluster, ARankThatComputesForLongIsNotTakenForLost) {

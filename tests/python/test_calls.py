@@ -59,8 +59,8 @@ def test_what_a_callback_raises_fails_its_call_and_no_rank_gets_a_wrong_number(j
     assert re.search(r"worker_restarted: worker 1 ended with exit code 1 \(at \S+/raising.py:\d+\) after:", output), output
 
 
-@pytest.mark.parametrize("way", ["init", "call", "wait", "finalize", "abort"])
-def test_a_wait_ends_by_ctrl_c_or_abort_and_the_next_life_takes_the_place(jobs, pipes, way):
+@pytest.mark.parametrize("way", ["init", "call", "wait", "finalize", "abort", "timeout"])
+def test_a_wait_ends_by_ctrl_c_abort_or_timeout_and_the_next_life_takes_the_place(jobs, pipes, way):
     output = jobs.run(2, "interrupted.py", way, *pipes(1), flags=["--restarts=1"])
     assert output.count("done") == 2, output
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import warren
 
-TYPES = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+TYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 OPS = {
     "sum": lambda all: all.sum(axis=0, dtype=all.dtype),
     "product": lambda all: all.prod(axis=0, dtype=all.dtype),
@@ -37,6 +37,8 @@ def check_collectives(comm, dtype):
     rank, size = comm.rank, comm.size
     # Small whole numbers: sums and products are exact in every type.
     all = np.array([[[1 + (r + i + j) % 2 for j in range(3)] for i in range(2)] for r in range(size)], dtype)
+    if dtype == "bool":
+        all = np.array([[[(r + i * j) % 2 for j in range(3)] for i in range(2)] for r in range(size)], dtype)
     mine = all[rank].copy()
     for op, reference in OPS.items():
         if op.startswith("bit") and mine.dtype.kind == "f":

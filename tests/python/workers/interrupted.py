@@ -43,6 +43,8 @@ def calls(comm):
 
 def make_wait(comm):
     """What waits for something that rank 1 does not do before this life has ended."""
+    if way == "timeout":
+        return lambda: comm.within(0.05).recv(np.ones(1), 1)
     if way == "wait":
         return comm.allreduce_async(np.ones(3)).wait
     if way == "finalize":
@@ -57,7 +59,8 @@ if os.environ["WARREN_WORKER_ID"] == "0" and attempt == 0:
             warren.init()
         comm = warren.init()
         wait = make_wait(comm)
-        in_a_thread(lambda: calls(comm), send_sigint if way != "abort" else lambda: comm.abort("enough"))
+        if way != "timeout":
+            in_a_thread(lambda: calls(comm), send_sigint if way != "abort" else lambda: comm.abort("enough"))
         while True:
             try:
                 wait()
@@ -66,6 +69,8 @@ if os.environ["WARREN_WORKER_ID"] == "0" and attempt == 0:
                 pass  # the other thread was inside just then
     except KeyboardInterrupt:
         assert way != "abort"
+    except TimeoutError as error:
+        assert way == "timeout" and isinstance(error, warren.Timeout) and "50 ms" in str(error), error
     except warren.Closed as error:
         assert way == "abort" and "enough" in str(error) and error.rank == 0, error
     else:
@@ -74,7 +79,7 @@ if os.environ["WARREN_WORKER_ID"] == "0" and attempt == 0:
         # The life is over, and the interrupt is told once.
         try:
             comm.barrier()
-        except warren.Closed as error:
+        except (warren.Closed, warren.Timeout) as error:
             assert error.peer is None, error
         else:
             raise AssertionError("a life that is over made a call")
@@ -89,7 +94,7 @@ with warren.init() as comm:
     if comm.rank == 1 and way != "init":
         open(ended, encoding="ascii").read()
     # What a life makes the next one makes, too.
-    if way != "finalize":
+    if way not in ("finalize", "timeout"):
         handle = comm.allreduce_async(np.ones(3))
         while True:
             try:
