@@ -1,6 +1,7 @@
 #include "python/src/group.h"
 
 #include <set>
+#include <utility>
 
 #include "python/src/failure.h"
 
@@ -53,9 +54,10 @@ void Job::check(warren_code code) {
   }
   if (code == WARREN_OK) return;
   if (!raised_.is_valid()) fail(code);
-  // What is no error of the program's, such as KeyboardInterrupt, stays what it is.
+  // What is no error of the program's, such as KeyboardInterrupt, stays what it is, once.
   if (PyErr_GivenExceptionMatches(raised_.ptr(), PyExc_Exception) == 0) {
-    PyErr_SetObject(raised_.type().ptr(), raised_.ptr());
+    const nb::object raised = std::move(raised_);
+    PyErr_SetObject(raised.type().ptr(), raised.ptr());
     throw nb::python_error();
   }
   fail(code, raised_);

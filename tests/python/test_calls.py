@@ -65,6 +65,11 @@ def test_a_wait_ends_by_ctrl_c_abort_or_timeout_and_the_next_life_takes_the_plac
     assert output.count("done") == 2, output
 
 
+def test_ctrl_c_in_a_callback_is_a_keyboard_interrupt(jobs):
+    output = jobs.run(1, "interrupted_callback.py", flags=["--restarts=0"], code=70)
+    assert "interrupted" in output and "Traceback" not in output, output
+
+
 def test_a_killed_worker_goes_on_from_a_lazy_checkpoint(jobs):
     output = jobs.run(2, "lazy.py")
     assert re.search(r"rank 1 went on from step [45]\b", output), output
