@@ -224,7 +224,7 @@ Status validate_round(const wire::CurrentRound& r) {
   const std::string name =
       to_string(RoundId{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()), Sequence(r.sequence())});
   const auto wrong = [&](const std::string& why) { return bad(name + ": " + why); };
-  if (r.collective() < 1 || r.collective() > static_cast<std::uint32_t>(Collective::kPoint)) {
+  if (r.collective() < 1 || r.collective() > static_cast<std::uint32_t>(kLastCollective)) {
     return wrong("unknown collective " + str(r.collective()));
   }
   if (r.type() < 1 || r.type() > static_cast<std::uint32_t>(kLastDataType)) {

@@ -32,6 +32,7 @@ bool needs_all(const wire::CurrentRound& r) {
     case Collective::kAllreduce:
     case Collective::kAllgather:
     case Collective::kReduceScatter:
+    case Collective::kReduceScatterv:
     case Collective::kAllToAll: return r.count() != 0;
     default: return false;
   }

@@ -75,7 +75,7 @@ Status validate_pieces(const wire::FetchRequest& r) {
 }
 
 Status validate_fingerprint(const wire::FetchEntry& e) {
-  if (e.collective() > static_cast<std::uint32_t>(Collective::kPoint)) {
+  if (e.collective() > static_cast<std::uint32_t>(kLastCollective)) {
     return bad("unknown collective " + str(e.collective()));
   }
   if (e.type() > static_cast<std::uint32_t>(kLastDataType)) return bad("unknown type " + str(e.type()));

@@ -57,6 +57,8 @@ const char* to_string(Collective collective) {
     case Collective::kScatter: return "scatter";
     case Collective::kAllToAll: return "all_to_all";
     case Collective::kPoint: return "send/recv";
+    case Collective::kReduceScatterv: return "reduce_scatterv";
+    case Collective::kAllToAllv: return "all_to_allv";
   }
   return "unknown";
 }
@@ -154,7 +156,8 @@ std::string difference(const FrameHeader& expected, const FrameHeader& got) {
 std::string to_string(const Fingerprint& f) {
   std::string text = std::string(to_string(f.collective)) + "(" + to_string(f.type);
   if (f.op != ReduceOp::kNone) text += std::string(", ") + to_string(f.op);
-  text += ", count " + std::to_string(f.count);
+  const bool tells_counts = f.collective == Collective::kAllToAllv && f.shape == 0;
+  text += tells_counts ? ", its counts" : ", count " + std::to_string(f.count);
   if (f.root >= 0)
     text += std::string(f.collective == Collective::kPoint ? ", tag " : ", root ") + std::to_string(f.root);
   if (f.shape != 0) text += ", shape " + hex(f.shape);
@@ -209,7 +212,8 @@ Result<FrameHeader> decode(std::span<const std::byte, FrameHeader::kWireBytes> b
   }
   if (w.kind < 1 || w.kind > 2) return corrupt("unknown frame kind " + std::to_string(w.kind));
   if (w.stream >= limits::kMaxStreams) return corrupt("stream " + std::to_string(w.stream) + " is over the limit");
-  if (w.collective < 1 || w.collective > 11) return corrupt("unknown collective " + std::to_string(w.collective));
+  if (w.collective < 1 || w.collective > static_cast<std::uint8_t>(kLastCollective))
+    return corrupt("unknown collective " + std::to_string(w.collective));
   if (w.type < 1 || w.type > static_cast<std::uint8_t>(kLastDataType))
     return corrupt("unknown type " + std::to_string(w.type));
   if (w.op > 9) return corrupt("unknown operation " + std::to_string(w.op));

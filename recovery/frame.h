@@ -29,7 +29,10 @@ enum class Collective : std::uint8_t {
   kScatter = 9,
   kAllToAll = 10,
   kPoint = 11,  // send and recv
+  kReduceScatterv = 12,
+  kAllToAllv = 13,
 };
+inline constexpr Collective kLastCollective = Collective::kAllToAllv;
 enum class DataType : std::uint8_t {
   kI8 = 1,
   kU8 = 2,
@@ -92,9 +95,11 @@ struct Fingerprint {
   ReduceOp op{};
   std::uint8_t algorithm = 0;  // schedule::Algorithm, so that a rank with another plan is found out
   std::int32_t root = -1;      // -1: the collective has none. For kPoint: the tag
-  std::uint64_t count = 0;     // elements, as the call was given them
-  std::uint64_t shape = 0;  // hash of unequal counts or of calls put together, or a custom type's element size; else 0
-  std::uint64_t site = 0;   // kSiteCompared; 23 bits: hash of the module's name; lower 40: offset in it. 0: unknown
+  std::uint64_t count = 0;     // elements, as the call was given them; of unequal ones that ranks know, all
+  // A hash of unequal counts or of calls put together, or a custom type's element size; else 0. Of a kAllToAllv 0: its
+  // ranks tell each other their counts, which a round of its own does.
+  std::uint64_t shape = 0;
+  std::uint64_t site = 0;  // kSiteCompared; 23 bits: hash of the module's name; lower 40: offset in it. 0: unknown
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
 

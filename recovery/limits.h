@@ -110,6 +110,8 @@ inline constexpr std::uint64_t kMaxBufferBytes = std::uint64_t{1} << 46;
 inline constexpr std::uint64_t kMaxTag = (std::uint64_t{1} << 31) - 1;
 // A user's reduction works on elements up to this size: one has to fit in a chunk.
 inline constexpr std::size_t kMaxCustomElementBytes = kMaxChunkBytes;
+// Each rank holds what each rank sends to each rank: 32 MiB of counts.
+inline constexpr std::uint32_t kMaxUnevenExchange = 2048;
 inline constexpr std::uint64_t kMaxResultBytes = kMaxBufferBytes * kMaxWorldSize;  // over all ranks
 static_assert(kMinChunkBytes <= kDefaultChunkBytes && kDefaultChunkBytes <= kMaxChunkBytes);
 static_assert(kMaxBufferBytes <= INT64_MAX / kMaxWorldSize, "total bytes over all ranks fit in 63 bits");

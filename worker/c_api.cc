@@ -390,7 +390,14 @@ warren::Result<Said> say(const warren_comm& comm, const warren_call_options& giv
   if (said.algorithm != nullptr) {
     const auto algorithm = warren::schedule::parse_algorithm(said.algorithm);
     if (!algorithm.ok()) return algorithm.status();
-    spec.algorithm = static_cast<std::uint8_t>(algorithm.value());
+    const auto number = static_cast<std::uint8_t>(algorithm.value());
+    if (spec.algorithm != 0 && number != 0 && number != spec.algorithm) {
+      return Status(Code::kInvalidArgument, std::string(to_string(spec.collective)) +
+                                                ": a reduction of the program's is called in the order of "
+                                                "ranks, which algorithm direct does, and " +
+                                                said.algorithm + " does not");
+    }
+    if (number != 0) spec.algorithm = number;
   }
   spec.prepare = said.prepare;
   spec.prepare_context = said.prepare_context;
@@ -559,6 +566,19 @@ Status fits(const Places& places, const char* which, const std::vector<std::byte
   return {Code::kInvalidArgument, "restore: the places of the " + std::string(which) + " state have " +
                                       std::to_string(bytes) + " bytes, and the state that was loaded " +
                                       std::to_string(state.size())};
+}
+
+// With the elements' type and how they are combined in `spec`.
+warren_code reduce_scatterv(warren_comm* comm, CallSpec& spec, const void* in, void* out, const size_t* counts,
+                            const warren_call_options* options, warren_handle** handle) {
+  if (comm == nullptr || counts == nullptr) {
+    return refuse(handle, Status(Code::kInvalidArgument, "reduce_scatterv: the communicator or the counts are NULL"));
+  }
+  spec.collective = Collective::kReduceScatterv;
+  spec.input = in;
+  spec.output = out;
+  spec.counts = {counts, comm->members.size()};
+  return start(comm, spec, options, handle);
 }
 
 }  // namespace
@@ -1150,6 +1170,53 @@ warren_code warren_allgatherv(warren_comm* comm, const void* in, void* out, cons
   spec.input = in;
   spec.output = out;
   spec.counts = {counts, comm->members.size()};
+  spec.site = WARREN_SITE;
+  return start(comm, spec, options, handle);
+}
+
+warren_code warren_reduce_scatterv(warren_comm* comm, const void* in, void* out, const size_t* counts, warren_type type,
+                                   warren_op op, const warren_call_options* options, warren_handle** handle) {
+  if (const Status s = check_type("reduce_scatterv", type); !s.ok()) return refuse(handle, s);
+  if (const Status s = check_op("reduce_scatterv", op); !s.ok()) return refuse(handle, s);
+  CallSpec spec;
+  spec.type = static_cast<DataType>(type);
+  spec.op = static_cast<ReduceOp>(op);
+  spec.site = WARREN_SITE;
+  return reduce_scatterv(comm, spec, in, out, counts, options, handle);
+}
+
+warren_code warren_reduce_scatterv_custom(warren_comm* comm, const void* in, void* out, const size_t* counts,
+                                          size_t element_bytes, warren_custom_reduce reduce, void* context,
+                                          const warren_call_options* options, warren_handle** handle) {
+  if (reduce == nullptr) {
+    return refuse(handle, Status(Code::kInvalidArgument, "reduce_scatterv: the reduction is NULL"));
+  }
+  CallSpec spec;
+  spec.type = DataType::kCustom;
+  spec.op = ReduceOp::kCustom;
+  spec.custom = reduce;
+  spec.custom_context = context;
+  spec.custom_bytes = element_bytes;
+  spec.site = WARREN_SITE;
+  // In the order of ranks, whatever the setting says.
+  spec.algorithm = static_cast<std::uint8_t>(warren::schedule::Algorithm::kDirect);
+  return reduce_scatterv(comm, spec, in, out, counts, options, handle);
+}
+
+warren_code warren_all_to_allv(warren_comm* comm, const void* in, const size_t* counts_to, void* out,
+                               const size_t* counts_from, warren_type type, const warren_call_options* options,
+                               warren_handle** handle) {
+  if (const Status s = check_type("all_to_allv", type); !s.ok()) return refuse(handle, s);
+  if (comm == nullptr || counts_to == nullptr || counts_from == nullptr) {
+    return refuse(handle, Status(Code::kInvalidArgument, "all_to_allv: the communicator or the counts are NULL"));
+  }
+  CallSpec spec;
+  spec.collective = Collective::kAllToAllv;
+  spec.type = static_cast<DataType>(type);
+  spec.input = in;
+  spec.output = out;
+  spec.counts = {counts_to, comm->members.size()};
+  spec.counts_from = {counts_from, comm->members.size()};
   spec.site = WARREN_SITE;
   return start(comm, spec, options, handle);
 }

@@ -22,10 +22,26 @@ bool overlap(const Extent& a, const Extent& b) {
 }
 
 // FNV-1a over words: what ranks compare is that their counts are the same.
-std::uint64_t hash_counts(std::span<const std::uint64_t> counts) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
+std::uint64_t hash_counts(std::span<const std::uint64_t> counts, std::uint64_t element_bytes = 0) {
+  std::uint64_t hash = 0xcbf29ce484222325u ^ element_bytes;
   for (const std::uint64_t c : counts) hash = (hash ^ c) * 0x100000001b3u;
   return hash == 0 ? 1 : hash;
+}
+
+std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
+  std::uint64_t total = 0;
+  for (const std::uint64_t count : counts) total += count;
+  return total;
+}
+
+// Elements of lower ranks.
+std::uint64_t below(std::span<const std::uint64_t> counts, std::int32_t rank) {
+  return sum_of(counts.first(static_cast<std::size_t>(rank)));
+}
+
+bool has_counts(Collective collective) {
+  return collective == Collective::kAllgatherv || collective == Collective::kReduceScatterv ||
+         collective == Collective::kAllToAllv;
 }
 
 // Most calls of most programs, which need no name of what would be refused.
@@ -92,17 +108,27 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
     return refused("unknown type " + std::to_string(static_cast<int>(spec.type)));
   }
 
-  std::uint64_t before = 0;  // elements of lower ranks
   const std::uint64_t most = limits::kMaxBufferBytes / width;
-  if (spec.collective == Collective::kAllgatherv) {
-    if (spec.counts.size() != size) return refused("one count a rank is needed");
-    std::uint64_t total = 0;
-    for (std::size_t r = 0; r < spec.counts.size(); r++) {
-      if (spec.counts[r] > most || total > most - spec.counts[r]) {
-        return refused("the counts add up to more than " + std::to_string(limits::kMaxBufferBytes) + " bytes");
+  const bool exchanges = spec.collective == Collective::kAllToAllv;
+  if (has_counts(spec.collective)) {
+    for (const auto& counts : {spec.counts, exchanges ? spec.counts_from : spec.counts}) {
+      if (counts.size() != size) return refused("one count a rank is needed");
+      std::uint64_t total = 0;
+      for (const std::uint64_t count : counts) {
+        if (count > most || total > most - count) {
+          return refused("the counts add up to more than " + std::to_string(limits::kMaxBufferBytes) + " bytes");
+        }
+        total += count;
       }
-      if (r < static_cast<std::size_t>(group.rank)) before += spec.counts[r];
-      total += spec.counts[r];
+    }
+    if (exchanges && size > limits::kMaxUnevenExchange) {
+      return refused(std::to_string(size) + " ranks; " + std::to_string(limits::kMaxUnevenExchange) +
+                     " are served, since each holds the counts of all");
+    }
+    const auto self = static_cast<std::size_t>(group.rank);
+    if (exchanges && spec.counts[self] != spec.counts_from[self]) {
+      return refused("this rank sends " + std::to_string(spec.counts[self]) + " elements to itself and takes " +
+                     std::to_string(spec.counts_from[self]));
     }
   } else {
     const bool wide = spec.collective == Collective::kAllgather || spec.collective == Collective::kReduceScatter ||
@@ -121,12 +147,13 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
   switch (spec.collective) {
     case Collective::kAllgather:
     case Collective::kGather: in_place_at = me * static_cast<std::int64_t>(spec.count); break;
-    case Collective::kAllgatherv: in_place_at = static_cast<std::int64_t>(before); break;
+    case Collective::kAllgatherv: in_place_at = static_cast<std::int64_t>(below(spec.counts, group.rank)); break;
+    case Collective::kReduceScatterv: in_place_at = -static_cast<std::int64_t>(below(spec.counts, group.rank)); break;
     case Collective::kReduceScatter:
     case Collective::kScatter: in_place_at = -me * static_cast<std::int64_t>(spec.count); break;
     default: break;
   }
-  const bool may_be_in_place = spec.collective != Collective::kAllToAll;
+  const bool may_be_in_place = spec.collective != Collective::kAllToAll && !exchanges;
   const Extent input{static_cast<const std::byte*>(spec.input), sizes.input};
   const Extent output{static_cast<const std::byte*>(spec.output), sizes.output};
   for (const auto& [what, extent] : {std::pair("input", input), std::pair("output", output)}) {
@@ -157,12 +184,13 @@ BufferBytes buffer_bytes(const CallSpec& spec, const GroupShape& group) {
     case Collective::kReduce: elements = {mine, at_root ? mine : 0}; break;
     case Collective::kBroadcast: elements = {0, mine}; break;
     case Collective::kAllgather: elements = {mine, all}; break;
-    case Collective::kAllgatherv: {
-      std::uint64_t total = 0;
-      for (const std::uint64_t count : spec.counts) total += count;
-      elements = {spec.counts[static_cast<std::size_t>(group.rank)], total};
+    case Collective::kAllgatherv:
+      elements = {spec.counts[static_cast<std::size_t>(group.rank)], sum_of(spec.counts)};
       break;
-    }
+    case Collective::kReduceScatterv:
+      elements = {sum_of(spec.counts), spec.counts[static_cast<std::size_t>(group.rank)]};
+      break;
+    case Collective::kAllToAllv: elements = {sum_of(spec.counts), sum_of(spec.counts_from)}; break;
     case Collective::kReduceScatter: elements = {all, mine}; break;
     case Collective::kGather: elements = {mine, at_root ? all : 0}; break;
     case Collective::kScatter: elements = {at_root ? all : 0, mine}; break;
@@ -205,6 +233,31 @@ void count_narrow(CallSpec& spec) {
   spec.count = (spec.count + values - 1) / values;
 }
 
+Status check_counts(const CallSpec& spec, const GroupShape& group, std::span<const Rank> members) {
+  const auto size = static_cast<std::size_t>(group.size), self = static_cast<std::size_t>(group.rank);
+  const auto name = [&](std::size_t rank) { return "rank " + std::to_string(members[rank].value); };
+  const auto differ = [&](std::size_t from, std::size_t to, std::uint64_t sends, std::uint64_t takes) {
+    return Status(Code::kDesync, name(from) + " sends " + std::to_string(sends) + " elements to " + name(to) +
+                                     ", which takes " + std::to_string(takes));
+  };
+  std::uint64_t total = 0;
+  const std::uint64_t most = limits::kMaxResultBytes / element_bytes(spec);
+  for (const std::uint64_t count : spec.all_counts) {
+    if (count > most || total > most - count) {
+      return {Code::kDesync,
+              "the counts of all ranks add up to more than " + std::to_string(limits::kMaxResultBytes) + " bytes"};
+    }
+    total += count;
+  }
+  for (std::size_t r = 0; r < size; r++) {
+    const std::uint64_t comes = spec.all_counts[r * size + self], goes = spec.all_counts[self * size + r];
+    if (comes != spec.counts_from[r]) return differ(r, self, comes, spec.counts_from[r]);
+    // What the log has of this rank's life before is another call.
+    if (goes != spec.counts[r]) return differ(self, r, spec.counts[r], goes);
+  }
+  return {};
+}
+
 Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm) {
   Fingerprint f;
   f.collective = spec.collective;
@@ -217,6 +270,19 @@ Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm) {
   f.count = spec.values != 0 ? spec.values : spec.count;  // of so many blocks, ranks may have other values
   if (spec.collective == Collective::kAllgatherv) f.shape = hash_counts(spec.counts);
   if (spec.type == DataType::kCustom) f.shape = spec.custom_bytes;
+  if (spec.collective == Collective::kReduceScatterv) {
+    f.count = sum_of(spec.counts);
+    f.shape = hash_counts(spec.counts, f.shape);
+  }
+  if (spec.collective == Collective::kAllToAllv && !spec.all_counts.empty()) {
+    f.count = sum_of(spec.all_counts);
+    f.shape = hash_counts(spec.all_counts);
+  }
+  if (spec.counted != DataType{}) {
+    f.collective = Collective::kAllToAllv;
+    f.type = spec.counted;
+    f.count = 0;
+  }
   if (spec.parts != 0) f.shape = spec.parts;
   f.site = spec.site;
   return f;
@@ -232,9 +298,15 @@ ResultShape result_shape(const CallSpec& spec, const GroupShape& group) {
     case Collective::kReduce: return {n, 0, group.rank == spec.root ? n : 0};
     case Collective::kAllgather: return {size * n, 0, size * n};
     case Collective::kAllgatherv: {
-      std::uint64_t total = 0;
-      for (const std::uint64_t c : spec.counts) total += c;
+      const std::uint64_t total = sum_of(spec.counts);
       return {total, 0, total};
+    }
+    case Collective::kReduceScatterv:
+      return {sum_of(spec.counts), below(spec.counts, group.rank), spec.counts[static_cast<std::size_t>(group.rank)]};
+    case Collective::kAllToAllv: {
+      ResultShape shape{sum_of(spec.all_counts), 0, sum_of(spec.counts_from)};
+      for (std::size_t i = 0; i < spec.all_counts.size(); i++) shape.begin += i % size < rank ? spec.all_counts[i] : 0;
+      return shape;
     }
     case Collective::kGather: return {size * n, 0, group.rank == spec.root ? size * n : 0};
     case Collective::kReduceScatter:

@@ -30,14 +30,19 @@ struct CallSpec {
   ReduceOp op = ReduceOp::kNone;
   const void* input = nullptr;
   void* output = nullptr;
-  std::uint64_t count = 0;                // as the C interface defines it for the collective
-  std::uint64_t values = 0;               // where `count` is of blocks of values: of these, as it was given; else 0
-  std::span<const std::uint64_t> counts;  // allgatherv
-  std::uint64_t parts = 0;                // a hash of the calls that this one stands for (worker/fusion.h); 0: of none
-  std::uint8_t algorithm = 0;             // schedule::Algorithm; 0: the engine chooses
-  std::int32_t root = -1;                 // or the peer of a send or recv
-  std::int32_t tag = -1;                  // kPoint
-  bool sends = false;                     // kPoint: send, else recv
+  std::uint64_t count = 0;   // as the C interface defines it for the collective
+  std::uint64_t values = 0;  // where `count` is of blocks of values: of these, as it was given; else 0
+  // allgatherv, reduce_scatterv: by rank; all_to_allv: of what goes to each rank.
+  std::span<const std::uint64_t> counts;
+  // all_to_allv: of what comes from each rank; and what rank s sends to rank r, at s · size + r, once ranks have told
+  // each other.
+  std::span<const std::uint64_t> counts_from, all_counts;
+  DataType counted{};       // of an allgather: what it gathers are the counts of an all_to_allv of this type; else none
+  std::uint64_t parts = 0;  // a hash of the calls that this one stands for (worker/fusion.h); 0: of none
+  std::uint8_t algorithm = 0;  // schedule::Algorithm; 0: the engine chooses
+  std::int32_t root = -1;      // or the peer of a send or recv
+  std::int32_t tag = -1;       // kPoint
+  bool sends = false;          // kPoint: send, else recv
   std::uint64_t site = 0;
   CustomReduce custom = nullptr;
   void* custom_context = nullptr;
@@ -80,6 +85,9 @@ struct NarrowCopies {
 [[nodiscard]] DataType narrow_type(DataType wire);
 // Gives a call with a wire type that type, and its count in elements of it.
 void count_narrow(CallSpec& spec);
+
+// all_to_allv, once all counts are known: whether this rank's are those that others count on. kDesync, naming both.
+[[nodiscard]] Status check_counts(const CallSpec& spec, const GroupShape& group, std::span<const Rank> members);
 
 // What this rank says it is calling. `algorithm` is schedule::Algorithm.
 [[nodiscard]] Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm);
@@ -178,7 +186,9 @@ struct Call {
   Reducer reducer;
   std::shared_ptr<const PreparedSchedule> schedule;  // collectives
   Epoch schedule_epoch;                              // whose placement it knows
-  std::vector<std::uint64_t> counts;                 // what spec.counts points to
+  std::vector<std::uint64_t> counts;                 // what spec.counts and spec.counts_from point to
+  std::vector<std::uint64_t> all_counts;             // likewise
+  std::unique_ptr<Call> telling;                     // all_to_allv: the round before its own, which gathers all counts
   enum class Prepare : std::uint8_t { kNot, kAsked, kRuns, kDone };
   Prepare prepare = Prepare::kNot;  // how far spec.prepare is
   enum class Moves : std::uint8_t { kNot, kListed, kTaken };

@@ -28,7 +28,8 @@ std::uint64_t larger_buffer(const CallSpec& spec, std::uint64_t size) {
     case Collective::kGather:
     case Collective::kScatter:
     case Collective::kAllToAll: return spec.count * size * width;
-    case Collective::kAllgatherv: {
+    case Collective::kAllgatherv:
+    case Collective::kReduceScatterv: {
       std::uint64_t total = 0;
       for (const std::uint64_t c : spec.counts) total += c;
       return total * width;
@@ -610,7 +611,7 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
   request.size = static_cast<std::int32_t>(group.members.size());
   request.root = std::max(call.spec.root, 0);
   request.count = call.spec.count;
-  request.counts = call.counts;
+  request.counts = call.spec.collective == Collective::kAllToAllv ? call.all_counts : call.counts;
   const std::uint64_t chunk_bytes = schedule::chunk_bytes_of(request.algorithm, request.size, plan_.chunk_bytes);
   request.partial_bytes = call.reducer.bytes(Form::kPartial);
   request.chunk_elements = std::max<std::uint64_t>(1, chunk_bytes / request.partial_bytes);
@@ -672,8 +673,8 @@ Engine::Group::Repeated* Engine::repeats(Group& group, const CallSpec& spec, con
 // Of a call that has a schedule.
 void Engine::repeat(Group& group, const Call& call, std::int32_t size) const {
   const CallSpec& s = call.spec;
-  // Nor a batch, whose fingerprint is of its parts.
-  if (s.type == DataType::kCustom || !s.counts.empty() || s.parts != 0) return;
+  // Nor a batch, whose fingerprint is of its parts, nor what tells counts.
+  if (s.type == DataType::kCustom || !s.counts.empty() || s.parts != 0 || s.counted != DataType{}) return;
   Group::Repeated& r = group.repeated[Group::place_of(s)];
   r.collective = s.collective;
   r.type = s.type;
@@ -779,6 +780,9 @@ Status Engine::submit(GroupId id, Call& call) {
     check(group);
     return {};
   }
+  if (c == Collective::kAllToAllv) {
+    if (const Status told = tell_counts(id, call); !told.ok()) return told;
+  }
   call.round = round_of(group.id, group.next_sequence);
   const std::int32_t size = size_of(group, call.round);
   const bool setup = !call.setup.empty() && recall_ != nullptr;
@@ -794,8 +798,10 @@ Status Engine::submit(GroupId id, Call& call) {
     if (!reducer.ok()) return reducer.status();
     call.reducer = std::move(reducer).value();
   }
-  call.counts.assign(call.spec.counts.begin(), call.spec.counts.end());
-  call.spec.counts = call.counts;
+  if (c != Collective::kAllToAllv) {
+    call.counts.assign(call.spec.counts.begin(), call.spec.counts.end());
+    call.spec.counts = call.counts;
+  }
   const schedule::Algorithm algorithm = repeated != nullptr ? repeated->algorithm : algorithm_for(call.spec, size);
   call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm));
   call.fingerprint.site = told_site(call.spec.site);
@@ -803,7 +809,7 @@ Status Engine::submit(GroupId id, Call& call) {
     const Status status = name_setup(group, call);
     if (!status.ok()) return status;
   }
-  if (!known_of(call.round).done) {
+  if (!known_of(call.round).done && c != Collective::kAllToAllv) {
     if (repeated != nullptr) {
       call.schedule = repeated->schedule;
     } else {
@@ -824,6 +830,43 @@ Status Engine::submit(GroupId id, Call& call) {
     check(group);
   }
   return {};
+}
+
+// An all_to_allv is two rounds: in the first one ranks tell each other how much each sends to each, so that all know
+// where everything stands in the result of the second one, and its fingerprint is of all counts.
+Status Engine::tell_counts(GroupId id, Call& call) {
+  if (!call.setup.empty()) {
+    return {Code::kInvalidArgument, name_of(call) +
+                                        " is an all_to_allv, which is no set-up round: its counts are told in "
+                                        "a round of their own"};
+  }
+  if (outstanding_ + 2 > limits::kMaxOutstandingRounds) {
+    return {Code::kExhausted, "an all_to_allv is two of " + std::to_string(limits::kMaxOutstandingRounds) +
+                                  " asynchronous calls that may be outstanding: wait for some of them"};
+  }
+  const std::size_t size = call.spec.counts.size();
+  call.counts.assign(call.spec.counts.begin(), call.spec.counts.end());
+  call.counts.insert(call.counts.end(), call.spec.counts_from.begin(), call.spec.counts_from.end());
+  call.spec.counts = std::span(call.counts).first(size);
+  call.spec.counts_from = std::span(call.counts).subspan(size);
+  call.all_counts.assign(size * size, 0);
+  call.telling = std::make_unique<Call>();
+  CallSpec& spec = call.telling->spec;
+  spec.collective = Collective::kAllgather;
+  spec.type = DataType::kU64;
+  spec.counted = call.spec.type;
+  spec.input = call.counts.data();
+  spec.output = call.all_counts.data();
+  spec.count = size;
+  spec.site = call.spec.site;
+  call.telling->blocking = call.blocking;
+  return submit(id, *call.telling);
+}
+
+void Engine::hear_counts(Call& call) const {
+  call.spec.all_counts = call.all_counts;
+  call.fingerprint = fingerprint_of(call.spec, call.fingerprint.algorithm);
+  call.fingerprint.site = told_site(call.spec.site);
 }
 
 const Engine::Frontier* Engine::frontier_of(GroupId group, Version version) const {
@@ -901,6 +944,7 @@ void Engine::start_next(Group& group) {
   group.awaited = 0;
   group.interrupted = false;
   forget_exchange(group);
+  if (group.active->telling != nullptr) hear_counts(*group.active);
   const RoundId& round = group.active->round;
   if (!is_setup(round)) {
     group.begun[round.sequence.value % Group::kNewestRounds] = {round, group.active->fingerprint};
@@ -929,6 +973,13 @@ void Engine::begin(Group& group) {
   Call& call = *group.active;
   const auto fail = [&](const Status& why, Rank peer) { this->fail(why.about(call.round), peer); };
   Known known = known_of(call.round);
+  if (call.telling != nullptr) {
+    const GroupShape shape{group.rank, static_cast<std::int32_t>(group.members.size())};
+    if (const Status agree = check_counts(call.spec, shape, group.members); !agree.ok()) {
+      enter(group, Phase::kWaits);
+      return fail(agree.because_of_this("all_to_allv, " + name_of(call)), kNoRank);
+    }
+  }
   auto whole = whole_pieces(group, call, known.final);
   if (!whole.ok()) return fail(whole.status(), kNoRank);
   known.final = group.final = std::move(whole).value();

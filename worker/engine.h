@@ -417,6 +417,8 @@ class Engine {
   [[nodiscard]] Known known_of(const RoundId& round) const;
   [[nodiscard]] Result<Ranges> whole_pieces(const Group& group, const Call& call, const Ranges& final) const;
   [[nodiscard]] Status name_setup(const Group& group, Call& call);
+  [[nodiscard]] Status tell_counts(GroupId id, Call& call);
+  void hear_counts(Call& call) const;
   [[nodiscard]] wire::Logged logged_further(const WorkerMachine::Standing& standing) const;
   void add_setups_in_flight(std::vector<wire::Setup>& setups) const;
   [[nodiscard]] RoundId round_of(GroupId group, Sequence sequence) const;  // of a round of this version

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <type_traits>
 
@@ -66,10 +67,15 @@ template <class T>
 std::vector<std::uint64_t> results(const Call& call, std::span<const std::uint64_t> bases) {
   const std::size_t size = bases.size(), n = call.count;
   std::vector<std::uint64_t> out(size, 0);
-  const bool reduces =
-      call.kind == CallKind::kAllreduce || call.kind == CallKind::kReduce || call.kind == CallKind::kReduceScatter;
+  const bool reduces = call.kind == CallKind::kAllreduce || call.kind == CallKind::kReduce ||
+                       call.kind == CallKind::kReduceScatter || call.kind == CallKind::kReduceScatterv;
+  const auto sum_of = [](const std::vector<std::size_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  };
   if (reduces) {
-    const std::size_t whole = call.kind == CallKind::kReduceScatter ? n * size : n;
+    const std::size_t whole = call.kind == CallKind::kReduceScatter    ? n * size
+                              : call.kind == CallKind::kReduceScatterv ? sum_of(counts_to(call, size, 0))
+                                                                       : n;
     std::vector<T> sum = input<T>(call, bases[0], whole);
     for (std::size_t r = 1; r < size; r++) {
       for (std::size_t j = 0; j < whole; j++) {
@@ -88,6 +94,24 @@ std::vector<std::uint64_t> results(const Call& call, std::span<const std::uint64
     if (call.kind == CallKind::kReduce) out[call.root] = digest(all);
     if (call.kind == CallKind::kReduceScatter) {
       for (std::size_t r = 0; r < size; r++) out[r] = digest(all.subspan(r * n, n));
+    }
+    if (call.kind == CallKind::kReduceScatterv) {
+      std::size_t at = 0;
+      for (std::size_t r = 0; r < size; at += uneven_count(call, 0, r++)) {
+        out[r] = digest(all.subspan(at, uneven_count(call, 0, r)));
+      }
+    }
+  } else if (call.kind == CallKind::kAllToAllv) {
+    for (std::size_t r = 0; r < size; r++) {
+      std::vector<T> mine;
+      for (std::size_t from = 0; from < size; from++) {
+        std::size_t at = 0;
+        for (std::size_t to = 0; to < r; to++) at += uneven_count(call, from, to);
+        for (std::size_t j = 0; j < uneven_count(call, from, r); j++) {
+          mine.push_back(element_at<T>(bases[from], at + j));
+        }
+      }
+      out[r] = digest(std::span<const T>(mine));
     }
   } else if (call.kind == CallKind::kBroadcast) {
     std::ranges::fill(out, digest(std::span<const T>(input<T>(call, bases[call.root], n))));

@@ -112,6 +112,18 @@ std::uint64_t digest_of(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+std::vector<std::size_t> counts_to(const Call& call, std::size_t size, std::size_t from) {
+  std::vector<std::size_t> counts;
+  for (std::size_t to = 0; to < size; to++) counts.push_back(uneven_count(call, from, to));
+  return counts;
+}
+
+std::vector<std::size_t> counts_from(const Call& call, std::size_t size, std::size_t to) {
+  std::vector<std::size_t> counts;
+  for (std::size_t from = 0; from < size; from++) counts.push_back(uneven_count(call, from, to));
+  return counts;
+}
+
 std::size_t element_bytes(ElementType type) {
   switch (type) {
     case ElementType::kU8: return 1;
@@ -262,8 +274,9 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
       calls.insert(calls.end(), {big, small, big});
       break;
     case Mix::kOneSided:
-      for (const CallKind kind : {CallKind::kReduceScatter, CallKind::kReduce, CallKind::kGather, CallKind::kScatter,
-                                  CallKind::kAllToAll, CallKind::kBroadcast, CallKind::kAllgather}) {
+      for (const CallKind kind :
+           {CallKind::kReduceScatter, CallKind::kReduce, CallKind::kGather, CallKind::kScatter, CallKind::kAllToAll,
+            CallKind::kBroadcast, CallKind::kAllgather, CallKind::kReduceScatterv, CallKind::kAllToAllv}) {
         Call c = big;
         c.kind = kind;
         c.root = static_cast<std::uint32_t>((index + calls.size()) % shape_.ranks);

@@ -31,6 +31,8 @@ enum class CallKind : std::uint8_t {
   kGather,
   kScatter,
   kAllToAll,
+  kReduceScatterv,
+  kAllToAllv,
   kBarrier,
   kExchange,  // each rank sends to the next one and receives from the one before
 };
@@ -55,6 +57,13 @@ struct Call {
   std::size_t count = 0;  // elements, as in the interface: of a share, where there are shares
 };
 
+// What rank `from` sends to rank `to` in an all_to_allv; what a reduce_scatterv makes for `to`: from rank 0.
+[[nodiscard]] constexpr std::size_t uneven_count(const Call& call, std::size_t from, std::size_t to) {
+  return call.count * ((from + 2 * to) % 3);
+}
+// All of it: by rank.
+[[nodiscard]] std::vector<std::size_t> counts_to(const Call& call, std::size_t size, std::size_t from);
+[[nodiscard]] std::vector<std::size_t> counts_from(const Call& call, std::size_t size, std::size_t to);
 [[nodiscard]] std::size_t element_bytes(ElementType type);
 // Of the larger of a rank's two buffers.
 [[nodiscard]] std::size_t call_bytes(const Call& call, std::uint32_t ranks);

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -460,6 +461,14 @@ class Worker {
         fill(r.in, share * size);
         r.out.resize(share * size);
         break;
+      case CallKind::kReduceScatterv:
+        fill(r.in, sum_of(counts_to(c, size, 0)) * sizeof(T));
+        r.out.resize(uneven_count(c, 0, rank_) * sizeof(T));
+        break;
+      case CallKind::kAllToAllv:
+        fill(r.in, sum_of(counts_to(c, size, rank_)) * sizeof(T));
+        r.out.resize(sum_of(counts_from(c, size, rank_)) * sizeof(T));
+        break;
       case CallKind::kBarrier: r.has_output = false; break;
       case CallKind::kExchange: {
         const bool apart = c.on_group || c.on_own_group;
@@ -469,6 +478,9 @@ class Worker {
         break;
       }
     }
+  }
+  static std::size_t sum_of(const std::vector<std::size_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   }
   [[nodiscard]] bool stop_wanted() const { return access(stop_path(folder_).c_str(), F_OK) == 0; }
 
@@ -506,6 +518,9 @@ class Worker {
     Calls calls = comm;
     if (!r.once.empty()) calls = calls.once(r.once);
     if (c.wire != CallWire::kNone) calls = calls.wire(c.wire == CallWire::kI8 ? Wire::i8 : Wire::bf16);
+    const std::size_t ranks = program_.shape().ranks;
+    const std::vector<std::size_t> shares = counts_to(c, ranks, 0), goes = counts_to(c, ranks, rank_),
+                                   comes = counts_from(c, ranks, rank_);
     if (c.in_flight) {
       switch (c.kind) {
         case CallKind::kAllreduce:
@@ -518,6 +533,8 @@ class Worker {
         case CallKind::kGather: r.handles.push_back(calls.gather_async(in, out, root)); break;
         case CallKind::kScatter: r.handles.push_back(calls.scatter_async(in, out, root)); break;
         case CallKind::kAllToAll: r.handles.push_back(calls.all_to_all_async(in, out)); break;
+        case CallKind::kReduceScatterv: r.handles.push_back(calls.reduce_scatterv_async(in, out, shares, op)); break;
+        case CallKind::kAllToAllv: r.handles.push_back(calls.all_to_allv_async(in, goes, out, comes)); break;
         case CallKind::kBarrier: r.handles.push_back(calls.barrier_async()); break;
         case CallKind::kExchange: break;  // above
       }
@@ -542,6 +559,8 @@ class Worker {
       case CallKind::kGather: calls.gather(in, out, root); break;
       case CallKind::kScatter: calls.scatter(in, out, root); break;
       case CallKind::kAllToAll: calls.all_to_all(in, out); break;
+      case CallKind::kReduceScatterv: calls.reduce_scatterv(in, out, shares, op); break;
+      case CallKind::kAllToAllv: calls.all_to_allv(in, goes, out, comes); break;
       case CallKind::kBarrier: calls.barrier(); break;
       case CallKind::kExchange: break;  // above
     }

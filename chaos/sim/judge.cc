@@ -689,6 +689,8 @@ void Judge::keep_rounds(const wire::Plan& plan, Oracle::Kept& kept) {
     if (step.kind != StepKind::kRound) version = step.kind == StepKind::kLoad ? version_of_program(0) : step.version;
     if (step.kind != StepKind::kRound || step.collective == Collective::kPoint || step.setup) continue;
     const std::uint64_t group = program_.groups()[step.group].id.value;
+    // The round before that of its data tells the counts.
+    if (step.collective == Collective::kAllToAllv) sequence[{group, step.version.value}]++;
     const std::uint64_t at = sequence[{group, step.version.value}]++;
     const auto k = std::find_if(plan.kept().begin(), plan.kept().end(), [&](const wire::Kept& candidate) {
       return candidate.group() == group && candidate.version() == step.version.value && at < candidate.rounds();

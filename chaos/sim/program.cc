@@ -138,7 +138,15 @@ void with_integer(DataType type, Do what) {
 
 bool reduces(Collective collective) {
   return collective == Collective::kAllreduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
+         collective == Collective::kReduceScatter || collective == Collective::kReduceScatterv;
+}
+
+// What ranks exchange; others have one row.
+std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+std::uint64_t below(std::span<const std::uint64_t> counts, std::size_t place) {
+  return sum_of(counts.first(place));
 }
 
 }  // namespace
@@ -285,6 +293,11 @@ void Program::draw_setup(Random& random, const Shape& shape, Version version) {
   std::size_t group = random.below(groups_.size());
   if (groups_[group].made_at > steps_.size() || groups_[group].end <= steps_.size()) group = 0;
   ProgramStep step = draw_step(random, shape, group);
+  if (step.collective == Collective::kAllToAllv) {  // which is no set-up round
+    step.collective = Collective::kAllToAll;
+    step.count = step.counts.front();
+    step.counts.clear();
+  }
   if (step.values == Values::kFresh) step.values = Values::kExact;
   // Whoever has received it has done it. While all who have are on one machine, and others prepare, a loss of that
   // machine is a rollback (seed 97501679).
@@ -464,7 +477,27 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
       break;
     default: break;
   }
+  vary(random, shape, size, most, step);
   return step;
+}
+
+// Some shares are unequal, many of them none, or all of one rank. What is drawn after it is as if this had not been.
+void Program::vary(Random random, const Shape& shape, std::uint64_t size, std::uint64_t most, ProgramStep& step) {
+  static constexpr std::uint64_t kCounts[] = {0, 0, 1, 3, 33, 257, 1500};
+  if (!shape.collective && step.type != DataType::kF32AsI8 && random.chance(0.4)) {
+    if (step.collective == Collective::kReduceScatter) step.collective = Collective::kReduceScatterv;
+    if (step.collective == Collective::kAllToAll) step.collective = Collective::kAllToAllv;
+  }
+  const bool exchanges = step.collective == Collective::kAllToAllv;
+  if (!exchanges && step.collective != Collective::kReduceScatterv) return;
+  const std::uint64_t counts = exchanges ? size * size : size;
+  const std::uint64_t alone = random.chance(0.2) ? random.below(counts) : counts;
+  step.count = 0;
+  if (exchanges) step.in_place = false;
+  for (std::uint64_t i = 0; i < counts; ++i) {
+    const std::uint64_t some = std::min(random.pick(kCounts), most);
+    step.counts.push_back(alone == counts ? some : alone == i ? most : 0);
+  }
 }
 
 // A burst of messages from one rank to another, with tags; the receiver may ask for them in another order.
@@ -568,12 +601,32 @@ std::optional<std::int32_t> Program::place(const ProgramStep& step, Rank rank) c
   return place;
 }
 
+std::vector<std::uint64_t> Program::sent_by(const ProgramStep& step, std::int32_t place) const {
+  const std::size_t size = members(step).size();
+  const auto row = std::span(step.counts).subspan(static_cast<std::size_t>(place) * size, size);
+  return {row.begin(), row.end()};
+}
+
+std::vector<std::uint64_t> Program::got_by(const ProgramStep& step, std::int32_t place) const {
+  const std::size_t size = members(step).size();
+  std::vector<std::uint64_t> column;
+  for (std::size_t r = 0; r < size; ++r) column.push_back(step.counts[r * size + static_cast<std::size_t>(place)]);
+  return column;
+}
+
+std::uint64_t Program::first_of(const ProgramStep& step, std::int32_t place) {
+  if (step.collective == Collective::kReduceScatter) return static_cast<std::uint64_t>(place) * step.count;
+  return step.collective == Collective::kReduceScatterv ? below(step.counts, static_cast<std::size_t>(place)) : 0;
+}
+
 std::uint64_t Program::in_count(const ProgramStep& step, std::int32_t place) const {
   const std::uint64_t size = members(step).size();
   switch (step.collective) {
     case Collective::kBroadcast:
     case Collective::kBarrier: return 0;
     case Collective::kAllgatherv: return step.counts[static_cast<std::size_t>(place)];
+    case Collective::kReduceScatterv: return sum_of(step.counts);
+    case Collective::kAllToAllv: return sum_of(sent_by(step, place));
     case Collective::kReduceScatter:
     case Collective::kAllToAll: return step.count * size;
     case Collective::kScatter: return place == step.root ? step.count * size : 0;
@@ -589,7 +642,9 @@ std::uint64_t Program::out_count(const ProgramStep& step, std::int32_t place) co
     case Collective::kReduce: return place == step.root ? step.count : 0;
     case Collective::kAllgather:
     case Collective::kAllToAll: return step.count * size;
-    case Collective::kAllgatherv: return std::accumulate(step.counts.begin(), step.counts.end(), std::uint64_t{0});
+    case Collective::kAllgatherv: return sum_of(step.counts);
+    case Collective::kReduceScatterv: return step.counts[static_cast<std::size_t>(place)];
+    case Collective::kAllToAllv: return sum_of(got_by(step, place));
     case Collective::kGather: return place == step.root ? step.count * size : 0;
     case Collective::kPoint: return place == step.receiver ? step.count : 0;
     default: return step.count;
@@ -603,9 +658,9 @@ std::int64_t Program::in_place_at(const ProgramStep& step, std::int32_t place) c
     case Collective::kGather: return offset;
     case Collective::kReduceScatter:
     case Collective::kScatter: return -offset;
-    case Collective::kAllgatherv:
-      return static_cast<std::int64_t>(
-          std::accumulate(step.counts.begin(), step.counts.begin() + place, std::uint64_t{0}));
+    case Collective::kAllgatherv: return static_cast<std::int64_t>(below(step.counts, static_cast<std::size_t>(place)));
+    case Collective::kReduceScatterv:
+      return -static_cast<std::int64_t>(below(step.counts, static_cast<std::size_t>(place)));
     default: return 0;
   }
 }
@@ -695,9 +750,18 @@ std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t p
     case Collective::kAllToAll:
       for (std::int32_t r = 0; r < size; ++r) copy(r, mine, step.count, static_cast<std::uint64_t>(r) * step.count);
       return out;
+    case Collective::kAllToAllv: {
+      std::uint64_t at = 0;
+      for (std::int32_t r = 0; r < size; ++r) {
+        const std::vector<std::uint64_t> row = sent_by(step, r);
+        copy(r, below(row, static_cast<std::size_t>(place)), row[static_cast<std::size_t>(place)], at);
+        at += row[static_cast<std::size_t>(place)];
+      }
+      return out;
+    }
     default: break;
   }
-  const std::uint64_t first = step.collective == Collective::kReduceScatter ? mine : 0;
+  const std::uint64_t first = first_of(step, place);
   if (step.type == DataType::kF32AsI8) {
     WARREN_CHECK(size > 0, "a sum has contributors");
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -760,8 +824,7 @@ bool Program::chained_in_order(const ProgramStep& step, std::uint64_t i, Keys ke
 
 std::string Program::judge(const ProgramStep& step, std::int32_t place, Keys keys, std::span<const std::byte> got,
                            std::span<const std::byte> expected) const {
-  const std::uint64_t first =
-      step.collective == Collective::kReduceScatter ? static_cast<std::uint64_t>(place) * step.count : 0;
+  const std::uint64_t first = first_of(step, place);
   if (step.values == Values::kFresh) return "";
   const std::size_t width = width_of(step);
   for (std::size_t at = 0; at < expected.size(); at += width) {

@@ -61,7 +61,8 @@ struct ProgramStep {
   std::int32_t root = -1;  // group rank; of a message: who sends
   std::int32_t receiver = -1, tag = -1;
   std::uint64_t count = 0;
-  std::vector<std::uint64_t> counts;  // allgatherv
+  // allgatherv, reduce_scatterv: by rank; all_to_allv: what rank s sends to rank r, at s · size + r.
+  std::vector<std::uint64_t> counts;
   bool in_place = false;
   bool blocking = true;      // else the next wait ends it
   bool wait_before = false;  // for all that is outstanding
@@ -131,6 +132,9 @@ class Program {
   [[nodiscard]] std::optional<std::int32_t> place(const ProgramStep& step, Rank rank) const;
 
   // Elements of a group rank's buffers.
+  // all_to_allv: by rank.
+  [[nodiscard]] std::vector<std::uint64_t> sent_by(const ProgramStep& step, std::int32_t place) const;
+  [[nodiscard]] std::vector<std::uint64_t> got_by(const ProgramStep& step, std::int32_t place) const;
   [[nodiscard]] std::uint64_t in_count(const ProgramStep& step, std::int32_t place) const;
   [[nodiscard]] std::uint64_t out_count(const ProgramStep& step, std::int32_t place) const;
   // Where the input stands in the output when in place, in elements.
@@ -182,6 +186,9 @@ class Program {
   void draw_groups(Random& random, const Shape& shape, std::size_t first, std::size_t length);
   void append(ProgramStep step);
   ProgramStep draw_step(Random& random, const Shape& shape, std::size_t group) const;
+  static void vary(Random random, const Shape& shape, std::uint64_t size, std::uint64_t most, ProgramStep& step);
+  // Of a reduction whose results differ by rank: where a rank's begins in what is reduced.
+  [[nodiscard]] static std::uint64_t first_of(const ProgramStep& step, std::int32_t place);
   void draw_messages(Random& random, const Shape& shape, std::size_t group, Version version);
   [[nodiscard]] bool chained_in_order(const ProgramStep& step, std::uint64_t i, Keys keys, const std::byte* got) const;
   void write_element(const ProgramStep& step, std::uint64_t key, std::uint64_t i, std::byte* to) const;

@@ -1612,7 +1612,7 @@ bool SimWorker::alter(ProgramStep& step) {
   if (world_.random.chance(0.3)) return false;
   if (step.op == ReduceOp::kSum && world_.random.chance(0.5)) {
     step.op = step.type == DataType::kF32AsI8 ? ReduceOp::kAverage : ReduceOp::kMax;
-  } else if (step.collective == Collective::kBarrier || step.collective == Collective::kAllgatherv) {
+  } else if (step.collective == Collective::kBarrier || !step.counts.empty()) {
     step.collective = Collective::kAllreduce;
     step.type = DataType::kI32;
     step.op = ReduceOp::kSum;
@@ -1672,7 +1672,15 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   }
   spec.count = step.count;
   if (step.type == DataType::kF32AsI8) spec.values = step.count * kI8BlockValues;
-  spec.counts = step.counts;
+  std::vector<std::uint64_t> sent, got;
+  if (step.collective == Collective::kAllToAllv) {
+    sent = program_.sent_by(step, place);
+    got = program_.got_by(step, place);
+    spec.counts = sent;
+    spec.counts_from = got;
+  } else {
+    spec.counts = step.counts;
+  }
   spec.root = step.root;
   spec.site = step.site;
   if (step.collective == Collective::kPoint) {
@@ -1705,7 +1713,8 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   if (on_gpu) {
     a.host = std::make_shared<std::vector<std::uint64_t>>(a.memory.size());
     std::byte* const host = reinterpret_cast<std::byte*>(a.host->data());
-    const bool reduces = step.collective == Collective::kAllreduce || step.collective == Collective::kReduceScatter;
+    const bool reduces = step.collective == Collective::kAllreduce || step.collective == Collective::kReduceScatter ||
+                         step.collective == Collective::kReduceScatterv;
     const bool gathers = step.collective == Collective::kAllgather || step.collective == Collective::kAllgatherv;
     const bool may_lend = gathers || (reduces && combined_on_gpus(step.type, step.op));
     auto buffers = std::make_unique<SimGpuCall>(

@@ -308,6 +308,12 @@ TEST(BadInput, ACallThatIsRefusedGivesNoHandle) {
   refused([&](Handle h) { return warren_broadcast(nullptr, &x, 1, type, 0, nullptr, h); });
   refused([&](Handle h) { return warren_allgather(nullptr, &x, &x, 1, type, nullptr, h); });
   refused([&](Handle h) { return warren_allgatherv(nullptr, &x, &x, nullptr, WARREN_I32, nullptr, h); });
+  refused(
+      [&](Handle h) { return warren_reduce_scatterv(nullptr, &x, &x, nullptr, WARREN_I32, WARREN_SUM, nullptr, h); });
+  refused([&](Handle h) {
+    return warren_reduce_scatterv_custom(nullptr, &x, &x, nullptr, 4, nullptr, nullptr, nullptr, h);
+  });
+  refused([&](Handle h) { return warren_all_to_allv(nullptr, &x, nullptr, &x, nullptr, WARREN_I32, nullptr, h); });
   refused([&](Handle h) { return warren_gather(nullptr, &x, &x, 1, type, 0, nullptr, h); });
   refused([&](Handle h) { return warren_send(nullptr, &x, 1, type, 0, 0, nullptr, h); });
   refused([&](Handle h) { return warren_recv(nullptr, &x, 1, type, 0, 0, nullptr, h); });

@@ -88,6 +88,11 @@ TEST(Cluster, EveryCollectiveThroughThePublicInterface) {
           std::vector<int> wide(static_cast<std::size_t>(2 * size));
           std::iota(wide.begin(), wide.end(), me);
           EXPECT_EQ(comm.reduce_scatter(wide), (std::vector<int>{3 + 6 * me, 6 + 6 * me}));
+          std::vector<std::int16_t> uneven(3, static_cast<std::int16_t>(me + 1));
+          EXPECT_EQ(comm.reduce_scatterv(uneven, counts, Op::product),
+                    std::vector<std::int16_t>(counts[static_cast<std::size_t>(me)], 6));
+          EXPECT_EQ(comm.allreduce(me == 1, Op::sum), true);
+          EXPECT_EQ(comm.allreduce(me == 1, Op::product), false);
           const std::vector<int> gathered = comm.gather(std::vector<int>{me}, 0);
           if (me == 0) {
             EXPECT_EQ(gathered, (std::vector<int>{0, 1, 2}));
@@ -97,6 +102,24 @@ TEST(Cluster, EveryCollectiveThroughThePublicInterface) {
           EXPECT_EQ(part, (std::vector<int>{2 * me + 1, 2 * me + 2}));
           std::vector<int> to_all(static_cast<std::size_t>(size), me);
           EXPECT_EQ(comm.all_to_all(to_all), (std::vector<int>{0, 1, 2}));
+          // Rank r sends j elements to rank j, but for itself, and to the last one, none.
+          const auto sends = [&](int from, int to) {
+            return from == to || to == 2 ? 0u : static_cast<unsigned>(to + 1);
+          };
+          std::vector<std::size_t> goes, comes;
+          std::vector<std::uint16_t> out, expected;
+          for (int r = 0; r < size; r++) {
+            goes.push_back(sends(me, r));
+            comes.push_back(sends(r, me));
+            out.insert(out.end(), goes.back(), static_cast<std::uint16_t>(10 * me + r));
+            expected.insert(expected.end(), comes.back(), static_cast<std::uint16_t>(10 * r + me));
+          }
+          EXPECT_EQ(comm.all_to_allv(out, goes, comes), expected);
+          std::vector<std::uint16_t> later(expected.size());
+          auto exchange = comm.all_to_allv_async(out, goes, later, comes);
+          EXPECT_EQ(comm.allreduce(1), 3);
+          exchange.wait();
+          EXPECT_EQ(later, expected);
           std::vector<int> ring(4, me), got(4);
           auto handle = comm.send_async(ring, (me + 1) % size, 9);
           comm.recv(got, (me + size - 1) % size, 9);
@@ -106,6 +129,80 @@ TEST(Cluster, EveryCollectiveThroughThePublicInterface) {
           EXPECT_GT(comm.bytes_sent(), 100000u);
         },
         [&](int, Options& o) { o.algorithm = algorithm; });
+  }
+}
+
+// A function that is neither commutative nor associative shows the order of ranks, wherever they sit.
+TEST(Cluster, AReductionOfUnevenSharesIsMadeInTheOrderOfRanks) {
+  struct Word {
+    char text[12];
+  };
+  for (const int hosts : {1, 2, 4}) {
+    for (const std::size_t scale : {std::size_t{1}, std::size_t{40'000}}) {
+      SCOPED_TRACE(std::to_string(hosts) + " hosts, times " + std::to_string(scale));
+      Cluster cluster;
+      cluster.run_well(
+          4,
+          [&](Communicator& comm) {
+            const int me = comm.rank();
+            const std::vector<std::size_t> counts{2 * scale, 0, scale, 3 * scale};
+            Word own{};
+            own.text[0] = static_cast<char>('a' + me);
+            const std::vector<Word> in(6 * scale, own);
+            std::vector<Word> out(counts[static_cast<std::size_t>(me)]);
+            const auto appends = [](const Word& a, const Word& b) {
+              Word both = a;
+              std::strncat(both.text, b.text, sizeof both.text - 1 - std::strlen(both.text));
+              return both;
+            };
+            comm.reduce_scatterv(in, out, counts, appends);
+            for (const Word& word : out) ASSERT_STREQ(word.text, "abcd");
+            std::ranges::fill(out, Word{});
+            comm.reduce_scatterv_async(in, out, counts, appends).wait();
+            for (const Word& word : out) ASSERT_STREQ(word.text, "abcd");
+            EXPECT_THROW(comm.algorithm("ring").reduce_scatterv(in, out, counts, appends), Error);
+          },
+          [&](int r, Options& o) {
+            o.host_id = "host-" + std::to_string(r * hosts / 4);
+            o.algorithm = "ring";  // of all that has one
+          });
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// All ranks hear it, and nobody gets a number.
+TEST(Cluster, CountsThatDisagreeAreADesyncOnAllRanks) {
+  for (const bool exchanges : {false, true}) {
+    for (const int replicas : {0, 2}) {
+      SCOPED_TRACE(std::string(exchanges ? "all_to_allv" : "reduce_scatterv") + ", replicas " +
+                   std::to_string(replicas));
+      Cluster cluster;
+      const auto errors = cluster.run(
+          3,
+          [&](Communicator& comm) {
+            EXPECT_EQ(comm.allreduce(1), 3);
+            const std::vector<std::size_t> ones(3, 1),
+                others{comm.rank() == 1 ? 2u : 1u, 1, comm.rank() == 1 ? 0u : 1u};
+            if (exchanges) {
+              (void)comm.all_to_allv(std::vector<int>(3, 7), others, ones);
+            } else {
+              (void)comm.reduce_scatterv(std::vector<int>(3, 7), others);
+            }
+            comm.barrier();
+            ADD_FAILURE() << "rank " << comm.rank() << " has got a number";
+          },
+          [&](int, Options& o) {
+            o.replicas = replicas;
+            o.on_rollback = "error";
+          },
+          false);
+      for (const auto& error : errors) {
+        ASSERT_TRUE(error.has_value());
+        EXPECT_EQ(error->code(), ErrorCode::desync) << error->what();
+      }
+      if (HasFailure()) return;
+    }
   }
 }
 

@@ -164,13 +164,15 @@ TEST(Frame, CallsReadAsPeopleWriteThem) {
             "barrier(u8, count 0)");
   EXPECT_EQ(to_string(Fingerprint{Collective::kPoint, DataType::kI64, ReduceOp::kNone, 0, 5, 2, 0, 0}),
             "send/recv(i64, count 2, tag 5)");
+  EXPECT_EQ(to_string(Fingerprint{Collective::kAllToAllv, DataType::kI64, ReduceOp::kNone, 0, -1, 0, 0, 0}),
+            "all_to_allv(i64, its counts)");
 }
 
 TEST(Frame, EveryEnumeratorHasANameAndEveryTypeItsSize) {
   for (int i = 1; i <= static_cast<int>(kLastDataType); ++i) {
     EXPECT_STRNE(to_string(static_cast<DataType>(i)), "unknown");
   }
-  for (int i = 1; i <= 11; ++i) {
+  for (int i = 1; i <= static_cast<int>(kLastCollective); ++i) {
     EXPECT_STRNE(to_string(static_cast<Collective>(i)), "unknown");
     if (i <= 10) {
       EXPECT_STRNE(to_string(static_cast<ReduceOp>(i - 1)), "unknown");

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 #include <tuple>
@@ -762,6 +763,20 @@ class Runner {
           for (std::uint64_t i = 0; i < p.count; i++) out[i] += v[static_cast<std::uint64_t>(rank) * p.count + i];
         }
         break;
+      case Collective::kReduceScatterv: {
+        const std::uint64_t before = sum_of(row(p, 0, size, rank));
+        out.assign(uneven(p, 0, rank), 0);
+        for (const auto& v : in) {
+          for (std::uint64_t i = 0; i < out.size(); i++) out[i] += v[before + i];
+        }
+        break;
+      }
+      case Collective::kAllToAllv:
+        for (int from = 0; from < size; from++) {
+          const auto* at = in[static_cast<std::size_t>(from)].data() + sum_of(row(p, from, size, rank));
+          out.insert(out.end(), at, at + uneven(p, from, rank));
+        }
+        break;
       case Collective::kBroadcast: out = in[static_cast<std::size_t>(round % size)]; break;
       case Collective::kAllgather:
         for (const auto& v : in) out.insert(out.end(), v.begin(), v.end());
@@ -777,7 +792,26 @@ class Runner {
     (void)k;
     return out;
   }
+  // Of uneven collectives: what goes from a rank to another; of a reduce_scatterv from rank 0.
+  static std::uint64_t uneven(const Program& p, int from, int to) {
+    return p.count * static_cast<std::uint64_t>((from + 2 * to + 1) % 3);
+  }
+  static std::vector<std::uint64_t> row(const Program& p, int from, int size, int below) {
+    std::vector<std::uint64_t> counts;
+    for (int to = 0; to < std::min(size, below); to++) counts.push_back(uneven(p, from, to));
+    return counts;
+  }
+  static std::vector<std::uint64_t> column(const Program& p, int size, int to) {
+    std::vector<std::uint64_t> counts;
+    for (int from = 0; from < size; from++) counts.push_back(uneven(p, from, to));
+    return counts;
+  }
+  static std::uint64_t sum_of(const std::vector<std::uint64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  }
   std::uint64_t in_count() const {
+    if (program_.collective == Collective::kReduceScatterv) return sum_of(row(program_, 0, size_, size_));
+    if (program_.collective == Collective::kAllToAllv) return sum_of(row(program_, rank_, size_, size_));
     const bool wide = program_.collective == Collective::kReduceScatter || program_.collective == Collective::kAllToAll;
     return program_.count * (wide ? static_cast<std::uint64_t>(size_) : 1);
   }
@@ -800,7 +834,8 @@ class Runner {
     s.type = DataType::kU64;
     s.count = program_.count;
     const bool reduces = program_.collective == Collective::kAllreduce || program_.collective == Collective::kReduce ||
-                         program_.collective == Collective::kReduceScatter;
+                         program_.collective == Collective::kReduceScatter ||
+                         program_.collective == Collective::kReduceScatterv;
     s.op = reduces ? ReduceOp::kSum : ReduceOp::kNone;
     const int root = done_ % size_;
     if (program_.collective == Collective::kReduce || program_.collective == Collective::kBroadcast) s.root = root;
@@ -808,7 +843,21 @@ class Runner {
     std::uint64_t outs = program_.count;
     if (program_.collective == Collective::kAllgather || program_.collective == Collective::kAllToAll) outs *= k;
     if (program_.collective == Collective::kReduce && rank_ != root) outs = 0;
-    if (program_.collective == Collective::kBroadcast || (program_.in_place && outs == in_.size())) {
+    std::vector<std::uint64_t> counts, from;
+    if (program_.collective == Collective::kReduceScatterv) {
+      counts = row(program_, 0, size_, size_);
+      outs = uneven(program_, 0, rank_);
+      s.count = 0;
+    } else if (program_.collective == Collective::kAllToAllv) {
+      counts = row(program_, rank_, size_, size_);
+      from = column(program_, size_, rank_);
+      outs = sum_of(from);
+      s.count = 0;
+    }
+    s.counts = counts;
+    s.counts_from = from;
+    const bool exchanges = program_.collective == Collective::kAllToAllv;
+    if (program_.collective == Collective::kBroadcast || (program_.in_place && outs == in_.size() && !exchanges)) {
       s.output = in_.data();
       s.input = program_.collective == Collective::kBroadcast ? nullptr : in_.data();
       out_size_ = outs;
@@ -3056,7 +3105,8 @@ TEST_P(RecoveryOfLightRounds, InterruptedOnesEndWithTheSameBytes) {
 
 INSTANTIATE_TEST_SUITE_P(All, RecoveryOfLightRounds,
                          ::testing::Values(Collective::kAllreduce, Collective::kReduce, Collective::kBroadcast,
-                                           Collective::kAllgather, Collective::kReduceScatter, Collective::kAllToAll),
+                                           Collective::kAllgather, Collective::kReduceScatter, Collective::kAllToAll,
+                                           Collective::kReduceScatterv, Collective::kAllToAllv),
                          [](const auto& p) { return std::string(to_string(p.param)); });
 
 class Recovery : public ::testing::TestWithParam<std::tuple<Collective, int, bool>> {};

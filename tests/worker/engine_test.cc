@@ -25,10 +25,10 @@ namespace {
 using schedule::Algorithm;
 using testing::Mesh;
 
-constexpr Collective kAll[] = {Collective::kAllreduce,     Collective::kReduce,    Collective::kBroadcast,
-                               Collective::kBarrier,       Collective::kAllgather, Collective::kAllgatherv,
-                               Collective::kReduceScatter, Collective::kGather,    Collective::kScatter,
-                               Collective::kAllToAll};
+constexpr Collective kAll[] = {Collective::kAllreduce,     Collective::kReduce,         Collective::kBroadcast,
+                               Collective::kBarrier,       Collective::kAllgather,      Collective::kAllgatherv,
+                               Collective::kReduceScatter, Collective::kGather,         Collective::kScatter,
+                               Collective::kAllToAll,      Collective::kReduceScatterv, Collective::kAllToAllv};
 
 std::int64_t value(int rank, std::uint64_t i) {
   return rank * 1000003 + static_cast<std::int64_t>(i) * 7 + 1;
@@ -40,7 +40,31 @@ struct Case {
   int size = 1, root = 0;
   std::uint64_t count = 0;
   bool in_place = false;
-  std::vector<std::uint64_t> counts;
+  std::vector<std::uint64_t> counts;  // of an all_to_allv: what rank s sends to rank r, at s · size + r
+
+  [[nodiscard]] std::vector<std::uint64_t> sent_by(int rank) const {
+    const auto row = std::span(counts).subspan(static_cast<std::size_t>(rank * size), static_cast<std::size_t>(size));
+    return {row.begin(), row.end()};
+  }
+  [[nodiscard]] std::vector<std::uint64_t> got_by(int rank) const {
+    std::vector<std::uint64_t> column;
+    for (int r = 0; r < size; r++) column.push_back(counts[static_cast<std::size_t>(r * size + rank)]);
+    return column;
+  }
+  [[nodiscard]] static std::uint64_t below(const std::vector<std::uint64_t>& all, int rank) {
+    return std::accumulate(all.begin(), all.begin() + rank, std::uint64_t{0});
+  }
+  // Of which some are none.
+  void make_uneven(std::uint64_t most) {
+    if (collective != Collective::kAllgatherv && collective != Collective::kReduceScatterv &&
+        collective != Collective::kAllToAllv) {
+      return;
+    }
+    const int n = collective == Collective::kAllToAllv ? size * size : size;
+    counts.clear();
+    for (int i = 0; i < n; i++) counts.push_back((most + static_cast<std::uint64_t>(i) * 3) % (most + 2));
+    count = 0;
+  }
 
   [[nodiscard]] std::uint64_t in_count(int rank) const {
     const auto k = static_cast<std::uint64_t>(size);
@@ -48,6 +72,8 @@ struct Case {
       case Collective::kBroadcast:
       case Collective::kBarrier: return 0;
       case Collective::kAllgatherv: return counts[static_cast<std::size_t>(rank)];
+      case Collective::kReduceScatterv: return below(counts, size);
+      case Collective::kAllToAllv: return below(sent_by(rank), size);
       case Collective::kReduceScatter:
       case Collective::kAllToAll: return count * k;
       case Collective::kScatter: return rank == root ? count * k : 0;
@@ -61,7 +87,9 @@ struct Case {
       case Collective::kReduce: return rank == root ? count : 0;
       case Collective::kAllgather:
       case Collective::kAllToAll: return count * k;
-      case Collective::kAllgatherv: return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+      case Collective::kAllgatherv: return below(counts, size);
+      case Collective::kReduceScatterv: return counts[static_cast<std::size_t>(rank)];
+      case Collective::kAllToAllv: return below(got_by(rank), size);
       case Collective::kGather: return rank == root ? count * k : 0;
       default: return count;
     }
@@ -73,8 +101,8 @@ struct Case {
       case Collective::kGather: return rank * c;
       case Collective::kReduceScatter:
       case Collective::kScatter: return -rank * c;
-      case Collective::kAllgatherv:
-        return static_cast<std::int64_t>(std::accumulate(counts.begin(), counts.begin() + rank, std::uint64_t{0}));
+      case Collective::kAllgatherv: return static_cast<std::int64_t>(below(counts, rank));
+      case Collective::kReduceScatterv: return -static_cast<std::int64_t>(below(counts, rank));
       default: return 0;
     }
   }
@@ -88,6 +116,12 @@ struct Case {
       case Collective::kAllreduce:
       case Collective::kReduce: return sum(i);
       case Collective::kReduceScatter: return sum(static_cast<std::uint64_t>(rank) * count + i);
+      case Collective::kReduceScatterv: return sum(below(counts, rank) + i);
+      case Collective::kAllToAllv: {
+        int from = 0;
+        while (i >= sent_by(from)[static_cast<std::size_t>(rank)]) i -= sent_by(from++)[static_cast<std::size_t>(rank)];
+        return value(from, below(sent_by(from), rank) + i);
+      }
       case Collective::kBroadcast: return value(root, i);
       case Collective::kAllgather:
       case Collective::kGather: return value(static_cast<int>(i / count), i % count);
@@ -135,7 +169,7 @@ CallSpec spec_of(const Case& c, const Buffers& b) {
   spec.collective = c.collective;
   spec.type = c.collective == Collective::kBarrier ? DataType::kU8 : DataType::kI64;
   const bool reduces = c.collective == Collective::kAllreduce || c.collective == Collective::kReduce ||
-                       c.collective == Collective::kReduceScatter;
+                       c.collective == Collective::kReduceScatter || c.collective == Collective::kReduceScatterv;
   spec.op = reduces ? ReduceOp::kSum : ReduceOp::kNone;
   spec.input = c.collective == Collective::kBroadcast || c.collective == Collective::kBarrier ? nullptr : b.in;
   spec.output = c.collective == Collective::kBarrier ? nullptr : b.out;
@@ -153,6 +187,10 @@ void run_case(Mesh& mesh, const Case& c, std::uint32_t blocking = 0, int* light 
     buffers.push_back(make_buffers(c, r));
     calls.push_back(std::make_unique<Call>());
     calls.back()->spec = spec_of(c, buffers.back());
+    const bool exchanges = c.collective == Collective::kAllToAllv;
+    const std::vector<std::uint64_t> sent = exchanges ? c.sent_by(r) : c.counts, got = exchanges ? c.got_by(r) : sent;
+    calls.back()->spec.counts = sent;
+    if (exchanges) calls.back()->spec.counts_from = got;
     ASSERT_TRUE(validate(calls.back()->spec, {r, c.size}).ok()) << validate(calls.back()->spec, {r, c.size}).describe();
     calls.back()->blocking = (blocking >> r & 1) != 0;
     ASSERT_TRUE(mesh.engine(r).submit(kWorldGroup, *calls.back()).ok());
@@ -179,18 +217,14 @@ void run_all(const Mesh::Options& options, std::uint64_t count) {
   for (const Collective collective : kAll) {
     for (const int root : {0, options.size - 1}) {
       for (const bool in_place : {false, true}) {
-        if (in_place && collective == Collective::kAllToAll) continue;
+        if (in_place && (collective == Collective::kAllToAll || collective == Collective::kAllToAllv)) continue;
         Case c;
         c.collective = collective;
         c.size = options.size;
         c.root = root;
         c.count = count;
         c.in_place = in_place;
-        if (collective == Collective::kAllgatherv) {
-          for (int r = 0; r < c.size; r++)
-            c.counts.push_back((count + static_cast<std::uint64_t>(r) * 3) % (count + 2));
-          c.count = 0;
-        }
+        c.make_uneven(count);
         SCOPED_TRACE(std::string(to_string(collective)) + " K=" + std::to_string(options.size) +
                      " n=" + std::to_string(count) + " root=" + std::to_string(root) + (in_place ? " in place" : ""));
         run_case(mesh, c);
@@ -276,9 +310,9 @@ TEST(Engine, LightRoundsWithEveryAlgorithm) {
               c.size = size;
               c.root = root;
               c.count = count;
-              c.in_place = blocking == 0x55 && collective != Collective::kAllToAll;
-              c.counts.assign(static_cast<std::size_t>(size), count);
-              if (collective == Collective::kAllgatherv) c.count = 0;
+              c.in_place =
+                  blocking == 0x55 && collective != Collective::kAllToAll && collective != Collective::kAllToAllv;
+              c.make_uneven(count);
               SCOPED_TRACE(std::string(to_string(collective)) + " " + std::string(schedule::to_string(algorithm)) +
                            " K=" + std::to_string(size) + " n=" + std::to_string(count));
               run_case(mesh, c, blocking, &light[collective]);
@@ -616,6 +650,98 @@ TEST(Engine, DisagreeingRanksFindOut) {
     EXPECT_EQ(b.status.code(), Code::kDesync);
     for (const Call* call : {&a, &b}) EXPECT_EQ(call->status.describe(), "told") << "that names both calls; once";
   }
+}
+
+// Whoever disagrees, and where; also where all that differs is who gets what, and where many get nothing.
+TEST(Engine, DisagreeingCountsAreFoundOut) {
+  struct Variant {
+    const char* what;
+    Collective collective;
+    std::vector<std::uint64_t> here, there;  // of ranks 0 and 1 of 2
+    std::vector<std::uint64_t> from_here = {}, from_there = {};
+  };
+  const Variant variants[] = {
+      {"shares", Collective::kReduceScatterv, {3, 4}, {4, 3}},
+      {"all for one, or for the other", Collective::kReduceScatterv, {7, 0}, {0, 7}},
+      {"nothing, or something", Collective::kReduceScatterv, {0, 0}, {0, 7}},
+      {"all for one, or for the other, gathered", Collective::kAllgatherv, {7, 0}, {0, 7}},
+      {"more is sent than taken", Collective::kAllToAllv, {1, 5}, {2, 1}, {1, 2}, {4, 1}},
+      {"less is sent than taken", Collective::kAllToAllv, {1, 0}, {2, 1}, {1, 2}, {4, 1}},
+      {"what is sent is not wanted", Collective::kAllToAllv, {1, 5}, {2, 1}, {1, 2}, {0, 1}},
+  };
+  for (const Variant& variant : variants) {
+    for (const bool pipes : {false, true}) {
+      for (const std::uint64_t times : {1u, 8000u}) {
+        SCOPED_TRACE(variant.what);
+        Mesh::Options o;
+        o.pipes = o.one_host = pipes;
+        Mesh mesh(o);
+        const auto scaled = [&](std::vector<std::uint64_t> counts) {
+          for (std::uint64_t& c : counts) c *= times;
+          return counts;
+        };
+        std::vector<std::int64_t> in(10 * times, 5), out[2];
+        Call calls[2];
+        for (int r = 0; r < 2; r++) {
+          out[r].assign(10 * times, -1);
+          const auto counts = scaled(r == 0 ? variant.here : variant.there);
+          const auto from = scaled(r == 0 ? variant.from_here : variant.from_there);
+          CallSpec& spec = calls[r].spec;
+          spec.collective = variant.collective;
+          spec.type = DataType::kI64;
+          spec.op = variant.collective == Collective::kReduceScatterv ? ReduceOp::kSum : ReduceOp::kNone;
+          spec.input = in.data();
+          spec.output = out[r].data();
+          spec.counts = counts;
+          spec.counts_from = from;
+          ASSERT_TRUE(validate(spec, {r, 2}).ok()) << validate(spec, {r, 2}).describe();
+          ASSERT_TRUE(mesh.engine(r).submit(kWorldGroup, calls[r]).ok());
+        }
+        std::optional<Engine::Failure> failure;
+        ASSERT_TRUE(mesh.run([&] {
+          for (int r = 0; r < 2 && !failure; r++) failure = mesh.engine(r).take_failure();
+          return failure.has_value();
+        }));
+        EXPECT_EQ(failure->status.code(), Code::kDesync) << failure->status.describe();
+        if (variant.collective == Collective::kAllToAllv) {
+          EXPECT_NE(failure->status.describe().find("elements to rank 1, which takes"), std::string::npos)
+              << failure->status.describe();
+        }
+        for (int r = 0; r < 2; r++) mesh.engine(r).stop(Status(Code::kDesync, "told"));
+        // The rank that has found it out, and whoever needs it.
+        EXPECT_TRUE(!calls[0].status.ok() || !calls[1].status.ok());
+      }
+    }
+  }
+}
+
+TEST(Engine, CountsAreCheckedBeforeAnythingIsSent) {
+  std::vector<std::int64_t> memory(100);
+  const auto refusal = [&](Collective collective, std::vector<std::uint64_t> to, std::vector<std::uint64_t> from) {
+    CallSpec spec;
+    spec.collective = collective;
+    spec.type = DataType::kI64;
+    spec.op = collective == Collective::kReduceScatterv ? ReduceOp::kSum : ReduceOp::kNone;
+    spec.input = memory.data();
+    spec.output = memory.data() + 50;
+    spec.counts = to;
+    spec.counts_from = from;
+    const Status status = validate(spec, {1, 3});
+    return status.ok() ? std::string() : status.describe();
+  };
+  const std::uint64_t most = limits::kMaxBufferBytes / sizeof(std::int64_t);
+  for (const Collective c : {Collective::kReduceScatterv, Collective::kAllToAllv}) {
+    EXPECT_EQ(refusal(c, {1, 2, 0}, {0, 2, 3}), "");
+    EXPECT_NE(refusal(c, {1, 2}, {0, 2, 3}).find("one count a rank is needed"), std::string::npos);
+    EXPECT_NE(refusal(c, {most, 1, 0}, {0, 1, 3}).find("the counts add up to more than"), std::string::npos);
+    EXPECT_NE(refusal(c, {UINT64_MAX, 2, UINT64_MAX}, {0, 2, 3}).find("the counts add up to more than"),
+              std::string::npos);
+    EXPECT_NE(refusal(c, {30, 22, 0}, {0, 22, 3}).find("overlap"), std::string::npos);
+  }
+  EXPECT_NE(refusal(Collective::kAllToAllv, {1, 2, 0}, {0, 2}).find("one count a rank is needed"), std::string::npos);
+  EXPECT_NE(refusal(Collective::kAllToAllv, {1, 2, 0}, {0, 2, most}).find("the counts add up"), std::string::npos);
+  EXPECT_NE(refusal(Collective::kAllToAllv, {1, 2, 0}, {0, 1, 3}).find("sends 2 elements to itself and takes 1"),
+            std::string::npos);
 }
 
 TEST(Engine, SitesMayDifferUnlessTheyAreCompared) {

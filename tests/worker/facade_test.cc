@@ -260,6 +260,28 @@ warren_code warren_reduce_scatter(warren_comm*, const void* in, void* out, size_
   return record({.name = "reduce_scatter", .in = in, .out = out, .count = count, .type = type, .op = op}, said, handle,
                 SITE);
 }
+warren_code warren_reduce_scatterv(warren_comm*, const void* in, void* out, const size_t* counts, warren_type type,
+                                   warren_op op, const warren_call_options* said, warren_handle** handle) {
+  return record({.name = "reduce_scatterv", .in = in, .out = out, .count = counts[fake->rank], .type = type, .op = op},
+                said, handle, SITE);
+}
+warren_code warren_reduce_scatterv_custom(warren_comm*, const void* in, void* out, const size_t* counts,
+                                          size_t element_bytes, warren_custom_reduce reduce, void* context,
+                                          const warren_call_options* said, warren_handle** handle) {
+  fake->custom = reduce;
+  fake->custom_context = context;
+  fake->custom_bytes = element_bytes;
+  return record({.name = "reduce_scatterv_custom", .in = in, .out = out, .count = counts[fake->rank]}, said, handle,
+                SITE);
+}
+warren_code warren_all_to_allv(warren_comm*, const void* in, const size_t* counts_to, void* out,
+                               const size_t* counts_from, warren_type type, const warren_call_options* said,
+                               warren_handle** handle) {
+  // The first of each.
+  return record(
+      {.name = "all_to_allv", .in = in, .out = out, .count = 100 * counts_to[0] + counts_from[0], .type = type}, said,
+      handle, SITE);
+}
 warren_code warren_gather(warren_comm*, const void* in, void* out, size_t count, warren_type type, int32_t root,
                           const warren_call_options* said, warren_handle** handle) {
   return record({.name = "gather", .in = in, .out = out, .count = count, .type = type, .peer = root}, said, handle,
@@ -677,10 +699,30 @@ TEST_F(FacadeTest, SharesAmongAll) {
   EXPECT_EQ(fake_.last().count, 6u);
   EXPECT_EQ(fake_.last().op, WARREN_BIT_OR);
   EXPECT_EQ(comm.reduce_scatter(all).size(), 6u);
+  comm.reduce_scatterv(ten, in, counts, Op::max);
+  EXPECT_EQ(fake_.last().count, 6u);
+  EXPECT_EQ(fake_.last().op, WARREN_MAX);
+  EXPECT_EQ(comm.reduce_scatterv(ten, counts).size(), 6u);
   std::vector<int> other(24);
   comm.all_to_all(all, other);
   EXPECT_EQ(fake_.last().count, 6u);
   EXPECT_EQ(comm.all_to_all(all).size(), 24u);
+  const std::array<std::size_t, 4> comes{2, 6, 5, 0};
+  std::vector<int> thirteen(13);
+  comm.all_to_allv(ten, counts, thirteen, comes);
+  EXPECT_EQ(fake_.last().in, ten.data());
+  EXPECT_EQ(fake_.last().out, thirteen.data());
+  EXPECT_EQ(fake_.last().count, 102u);
+  EXPECT_EQ(comm.all_to_allv(ten, counts, comes).size(), 13u);
+  struct Pair {
+    int key;
+    float value;
+  };
+  const std::vector<Pair> pairs(10);
+  std::vector<Pair> mine(6);
+  comm.reduce_scatterv(pairs, mine, counts, [](const Pair& a, const Pair& b) { return a.value < b.value ? a : b; });
+  EXPECT_EQ(fake_.last().count, 6u);
+  EXPECT_EQ(fake_.custom_bytes, sizeof(Pair));
   comm.send(in, 3, 17);
   EXPECT_EQ(fake_.last().peer, 3);
   EXPECT_EQ(fake_.last().tag, 17);
@@ -715,6 +757,18 @@ TEST_F(FacadeTest, RefusesSizesThatCannotBeRight) {
   expect_refused([&] { comm.scatter(none, six, 1); });
   expect_refused([&] { comm.all_to_all(six, six); });
   expect_refused([&] { comm.all_to_all(all, six); });
+  std::vector<int> ten(10);
+  expect_refused([&] { comm.reduce_scatterv(seven, six, counts); });
+  expect_refused([&] { comm.reduce_scatterv(ten, seven, counts); });
+  expect_refused([&] { comm.reduce_scatterv(ten, six, too_few); });
+  expect_refused([&] { comm.reduce_scatterv(ten, six, huge); });
+  expect_refused([&] { (void)comm.reduce_scatterv(ten, too_few); });
+  expect_refused([&] { comm.reduce_scatterv(seven, six, counts, [](int a, int b) { return a + b; }); });
+  expect_refused([&] { comm.all_to_allv(seven, counts, ten, counts); });
+  expect_refused([&] { comm.all_to_allv(ten, counts, seven, counts); });
+  expect_refused([&] { comm.all_to_allv(ten, too_few, ten, counts); });
+  expect_refused([&] { comm.all_to_allv(ten, counts, ten, too_few); });
+  expect_refused([&] { (void)comm.all_to_allv(ten, counts, huge); });
 }
 
 TEST_F(FacadeTest, ThrowsWhatTheLibrarySays) {
@@ -751,6 +805,9 @@ TEST_F(FacadeTest, EveryAsynchronousCallGivesAHandle) {
   handles.push_back(comm.allgather_async(in, all));
   handles.push_back(comm.allgatherv_async(in, ten, counts));
   handles.push_back(comm.reduce_scatter_async(all, in));
+  handles.push_back(comm.reduce_scatterv_async(ten, in, counts));
+  handles.push_back(comm.reduce_scatterv_async(ten, in, counts, [](int a, int b) { return a * b; }));
+  handles.push_back(comm.all_to_allv_async(ten, counts, ten, counts));
   handles.push_back(comm.gather_async(in, all, 1));
   handles.push_back(comm.scatter_async(all, in, 1));
   handles.push_back(comm.all_to_all_async(all, other));
@@ -761,10 +818,10 @@ TEST_F(FacadeTest, EveryAsynchronousCallGivesAHandle) {
     EXPECT_TRUE(call.async) << call.name;
     names.insert(call.name);
   }
-  EXPECT_EQ(names.size(), 12u);
+  EXPECT_EQ(names.size(), 15u);
   for (Handle& handle : handles) handle.wait();
   handles.clear();
-  EXPECT_EQ(fake_.freed, std::vector<std::string>(13, "handle"));
+  EXPECT_EQ(fake_.freed, std::vector<std::string>(16, "handle"));
 }
 
 TEST_F(FacadeTest, HandlesAreFreedOnceAndBeforeTheirCommunicator) {

@@ -66,7 +66,8 @@ constexpr std::uint64_t kLeastBlockBytes = std::uint64_t{128} << 10;
 
 bool comes_in_blocks(Collective collective) {
   return collective == Collective::kAllgather || collective == Collective::kAllgatherv ||
-         collective == Collective::kGather || collective == Collective::kAllToAll;
+         collective == Collective::kGather || collective == Collective::kAllToAll ||
+         collective == Collective::kAllToAllv;
 }
 
 // Whether the round runs while its buffers, of so many bytes, move. One that is narrowed on the CPU is so as a whole,
@@ -82,7 +83,8 @@ bool streams(const CallSpec& spec, const GroupShape& group, std::uint64_t input_
 bool read_on_gpus(const CallSpec& spec) {
   switch (spec.collective) {
     case Collective::kAllreduce:
-    case Collective::kReduceScatter: return reduced_as(spec.type, spec.op).has_value();
+    case Collective::kReduceScatter:
+    case Collective::kReduceScatterv: return reduced_as(spec.type, spec.op).has_value();
     case Collective::kAllgather:
     case Collective::kAllgatherv: return true;
     default: return false;

@@ -81,9 +81,11 @@ bool all_ranks_receive_all(Collective collective) {
     case Collective::kPoint: return true;
     case Collective::kReduce:
     case Collective::kReduceScatter:
+    case Collective::kReduceScatterv:
     case Collective::kGather:
     case Collective::kScatter:
-    case Collective::kAllToAll: return false;
+    case Collective::kAllToAll:
+    case Collective::kAllToAllv: return false;
   }
   return false;
 }

@@ -81,7 +81,9 @@ std::uint64_t result_elements(const Request& request) {
     case Collective::kReduceScatter:
     case Collective::kGather:
     case Collective::kScatter: return size * request.count;
-    case Collective::kAllgatherv: {
+    case Collective::kAllgatherv:
+    case Collective::kReduceScatterv:
+    case Collective::kAllToAllv: {
       std::uint64_t total = 0;
       for (const std::uint64_t count : request.counts) total += count;
       return total;
@@ -95,7 +97,9 @@ std::uint64_t result_elements(const Request& request) {
 
 bool results_differ(Collective collective) {
   return collective == Collective::kReduce || collective == Collective::kReduceScatter ||
-         collective == Collective::kGather || collective == Collective::kScatter || collective == Collective::kAllToAll;
+         collective == Collective::kGather || collective == Collective::kScatter ||
+         collective == Collective::kAllToAll || collective == Collective::kReduceScatterv ||
+         collective == Collective::kAllToAllv;
 }
 
 std::uint64_t most_kept_for_others(const Request& request) {
@@ -127,8 +131,11 @@ Copies::Copies(const Request& request, Builder& builder)
     keeps_for_others |= kept;
     if (kept || owner == request.rank) owners_.push_back(owner);
   }
-  // Blocks of all these collectives have `count` elements.
-  const std::uint64_t most = cut({0, request.count}, chunks_of(request.count, request.chunk_elements), 0).count;
+  // Blocks of all these collectives have `count` elements, or so many.
+  std::uint64_t most = 0;
+  for (const std::uint64_t count : request.counts.empty() ? std::span(&request.count, 1) : request.counts) {
+    most = std::max(most, cut({0, count}, chunks_of(count, request.chunk_elements), 0).count);
+  }
   if (keeps_for_others) slots_ = builder.slots(kKeeperSlots, most);
 }
 

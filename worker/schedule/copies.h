@@ -15,7 +15,7 @@ namespace warren::schedule {
 // Elements of the whole result.
 [[nodiscard]] std::uint64_t result_elements(const Request& request);
 
-// Reduce, reduce_scatter, gather, scatter, all_to_all.
+// Reduce, reduce_scatter, gather, scatter, all_to_all, equal or not.
 [[nodiscard]] bool results_differ(Collective collective);
 
 // Whether this piece of the whole result need not be computed. A piece without elements never is left out: its header

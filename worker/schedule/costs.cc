@@ -176,7 +176,7 @@ Load scatter_within_host(const Parts& p) {
 }
 
 bool goes_within_host(const Parts& p, const Case& what, Algorithm algorithm) {
-  const bool scatters = what.collective == Collective::kReduceScatter;
+  const bool scatters = scatters_only(what.collective);
   if (!p.one_host || (!scatters && what.collective != Collective::kAllreduce) ||
       p.share < static_cast<double>(kLeastPieceBytes) ||
       what.size > (p.host.maps ? kMostRanksWithinHost : kMostRanksByTcp)) {
@@ -239,7 +239,7 @@ void log_result(const Parts& p, const Case& what, Algorithm algorithm, Load& loa
 Load load_without_log(const Parts& p, const Case& what, Algorithm algorithm) {
   if (goes_to_one_owner(p, what, algorithm)) return one_owner(p);
   if (goes_within_host(p, what, algorithm)) {
-    return what.collective == Collective::kReduceScatter ? scatter_within_host(p) : within_host(p, algorithm);
+    return scatters_only(what.collective) ? scatter_within_host(p) : within_host(p, algorithm);
   }
   const double around = p.k - 1;
   switch (what.collective) {
@@ -259,8 +259,10 @@ Load load_without_log(const Parts& p, const Case& what, Algorithm algorithm) {
           algorithm == Algorithm::kDirect || (p.one_host && p.host.maps && what.size <= kMostRanksWithinHost);
       return exchange(p, directly ? 1 : around, false, true);
     }
-    case Collective::kReduceScatter: return exchange(p, algorithm == Algorithm::kRing ? around : 1, true, false);
-    case Collective::kAllToAll: return exchange(p, 1, false, true);
+    case Collective::kReduceScatter:
+    case Collective::kReduceScatterv: return exchange(p, algorithm == Algorithm::kRing ? around : 1, true, false);
+    case Collective::kAllToAll:
+    case Collective::kAllToAllv: return exchange(p, 1, false, true);
     case Collective::kGather:
     case Collective::kScatter: {
       Load load;

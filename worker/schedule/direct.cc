@@ -3,6 +3,7 @@
 //
 // Segment o is reduced at its owner o, in the order of ranks whoever the owner is: ((in[0] + in[1]) + in[2]) + ….
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "worker/schedule/generators.h"
@@ -32,7 +33,7 @@ class DirectSchedule {
     for (std::int32_t peer = 0; peer < size_; ++peer) {
       slots_.push_back(peer == rank_ ? SlotRing() : builder_.slots(kSlotsPerPeer, largest));
     }
-    if (request.collective == Collective::kAllreduce || request.collective == Collective::kReduceScatter) {
+    if (!gathers_only(request.collective)) {
       if (size_ > 2) partial_slots_ = builder_.slots(kPartialSlots, largest);
     }
   }
@@ -55,6 +56,7 @@ class DirectSchedule {
       final_ = kNoStep;
       reduce_chunk(c, false);
       for (const std::int32_t owner : copies_.owners()) {
+        if (c >= chunks_[index(owner)]) continue;
         const Range chunk = chunk_of(owner, c);
         copies_.back_up(owner, owner, chunk, chunk.at - segments_[index(owner)].at, final_);
       }
@@ -74,37 +76,6 @@ class DirectSchedule {
     }
   }
 
-  void all_to_all() {
-    std::vector<StepId> finals(segments_.size());
-    for (std::uint64_t c = 0; c < most_chunks_; ++c) {
-      std::fill(finals.begin(), finals.end(), kNoStep);
-      for (std::int32_t distance = 0; distance < size_; ++distance) {
-        const std::int32_t to = modulo(rank_ + distance, size_);
-        const Range chunk = chunk_of(to, c);
-        if (left_out(request_, exchanged(rank_, to, c))) continue;
-        if (to == rank_) {
-          finals[index(rank_)] =
-              keep_block(rank_, c, builder_.copy(output(chunk.at), input(chunk.at), chunk.count, false));
-        } else {
-          builder_.send(to, input(chunk.at), chunk.count);
-          copies_.publish_sent(to, input(chunk.at), exchanged(rank_, to, c));
-        }
-      }
-      for (std::int32_t distance = 1; distance < size_; ++distance) {
-        const std::int32_t from = modulo(rank_ - distance, size_);
-        const Range chunk = chunk_of(from, c);
-        if (left_out(request_, exchanged(from, rank_, c))) continue;
-        const Operand received = receive(from, chunk.count);
-        finals[index(from)] = keep_block(from, c, builder_.copy(output(chunk.at), received, chunk.count, false));
-      }
-      for (const std::int32_t owner : copies_.owners()) {
-        for (std::int32_t from = 0; from < size_; ++from) {
-          copies_.back_up(owner, from, exchanged(from, owner, c), chunk_of(from, c).at, finals[index(from)]);
-        }
-      }
-    }
-  }
-
  private:
   [[nodiscard]] static std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
   // Whether there is such a chunk, and it has to be computed.
@@ -115,19 +86,10 @@ class DirectSchedule {
     return cut(segments_[index(segment)], chunks_[index(segment)], chunk);
   }
 
-  // Chunk c of what `from` sends to `to` in an all_to_all, in the whole result.
-  [[nodiscard]] Range exchanged(std::int32_t from, std::int32_t to, std::uint64_t c) const {
-    const Range chunk = chunk_of(from, c);
-    return {index(to) * index(size_) * request_.count + chunk.at, chunk.count};
-  }
-
   // Final values, which came straight from their owner and which `made` wrote to the output.
   StepId keep(std::int32_t owner, const Range& chunk, StepId made) {
     const bool keeps = owner == rank_ ? copies_.keeps_own() : copies_.keeps_from(owner);
     return keeps ? copies_.publish(output(chunk.at), chunk, made) : made;
-  }
-  StepId keep_block(std::int32_t from, std::uint64_t c, StepId made) {
-    return copies_.keeps_own() ? copies_.publish(output(chunk_of(from, c).at), exchanged(from, rank_, c), made) : made;
   }
 
   Operand receive(std::int32_t from, std::uint64_t count) {
@@ -197,6 +159,111 @@ class DirectSchedule {
   StepId final_ = kNoStep;
 };
 
+// Blocks go straight from their sender to their receiver. Those without elements are left out, unless there are no
+// others: ranks know all counts, and agree on them.
+class DirectExchange {
+ public:
+  DirectExchange(const Request& request, Builder& builder, Copies& copies)
+      : request_(request),
+        builder_(builder),
+        copies_(copies),
+        rank_(request.rank),
+        blocks_(request),
+        sent_(blocks_.sent_by(rank_)) {
+    for (const std::int32_t owner : copies_.owners()) got_[owner] = blocks_.got_by(owner);
+    if (!got_.contains(rank_)) got_[rank_] = blocks_.got_by(rank_);
+    for (const Range& block : sent_) look_at(block);
+    for (const auto& [owner, blocks] : got_) {
+      for (const Range& block : blocks) look_at(block);
+    }
+    output_at_ = got_[rank_].front().at;
+    for (std::int32_t from = 0; from < request.size; ++from) {
+      const std::uint64_t count = got_[rank_][index(from)].count;
+      const bool comes = from != rank_ && has(count, 0);
+      slots_.push_back(comes ? builder_.slots(kSlotsPerPeer, cut({0, count}, chunks(count), 0).count) : SlotRing());
+    }
+  }
+
+  void run() {
+    std::vector<StepId> finals(index(request_.size));
+    for (std::uint64_t c = 0; c < most_chunks_; ++c) {
+      std::fill(finals.begin(), finals.end(), kNoStep);
+      for (std::int32_t distance = 0; distance < request_.size; ++distance)
+        send(modulo(rank_ + distance, request_.size), c, finals);
+      for (std::int32_t distance = 1; distance < request_.size; ++distance) {
+        const std::int32_t from = modulo(rank_ - distance, request_.size);
+        const Range& block = got_[rank_][index(from)];
+        if (!has(block.count, c)) continue;
+        const Range result = part(block, c);
+        if (left_out(request_, result)) continue;
+        const Operand received = slots_[index(from)].next().as(Form::kValue);
+        builder_.recv(from, received, result.count);
+        finals[index(from)] = place(received, result);
+      }
+      for (const std::int32_t owner : copies_.owners()) {
+        const std::vector<Range>& blocks = got_[owner];
+        for (std::int32_t from = 0; from < request_.size; ++from) {
+          if (!has(blocks[index(from)].count, c)) continue;
+          const Range result = part(blocks[index(from)], c);
+          copies_.back_up(owner, from, result, result.at - blocks.front().at, finals[index(from)]);
+        }
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] static std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] std::uint64_t chunks(std::uint64_t count) const { return chunks_of(count, request_.chunk_elements); }
+  // Whether a block of so many elements has such a chunk.
+  [[nodiscard]] bool has(std::uint64_t count, std::uint64_t chunk) const {
+    return chunk < chunks(count) && (count > 0 || blocks_.nothing());
+  }
+  [[nodiscard]] Range part(const Range& block, std::uint64_t chunk) const {
+    return cut(block, chunks(block.count), chunk);
+  }
+  void look_at(const Range& block) { most_chunks_ = std::max(most_chunks_, chunks(block.count)); }
+
+  // Chunk c of what this rank sends to `to`, or keeps.
+  void send(std::int32_t to, std::uint64_t c, std::vector<StepId>& finals) {
+    const Range& block = sent_[index(to)];
+    if (!has(block.count, c)) return;
+    const Range chunk = part(block, c);
+    // Where it stands in the whole result.
+    const Range result{result_of(to).at + (chunk.at - block.at), chunk.count};
+    if (left_out(request_, result)) return;
+    if (to == rank_) {
+      finals[index(rank_)] = place(input(chunk.at), result);
+      return;
+    }
+    builder_.send(to, input(chunk.at), chunk.count);
+    copies_.publish_sent(to, input(chunk.at), result);
+  }
+  [[nodiscard]] Range result_of(std::int32_t to) {
+    if (results_.empty()) results_.resize(index(request_.size), kNoPiece);
+    Range& result = results_[index(to)];
+    if (result.at == kNoPiece.at) result = blocks_.got_by(to)[index(rank_)];
+    return result;
+  }
+
+  // Final values come to this rank's output.
+  StepId place(const Operand& from, const Range& result) {
+    const Operand to = output(result.at - output_at_);
+    const StepId made = builder_.copy(to, from, result.count, false);
+    return copies_.keeps_own() ? copies_.publish(to, result, made) : made;
+  }
+
+  const Request& request_;
+  Builder& builder_;
+  Copies& copies_;
+  std::int32_t rank_;
+  Blocks blocks_;
+  std::vector<Range> sent_;                         // by receiver, in the input
+  std::map<std::int32_t, std::vector<Range>> got_;  // by owner that concerns this rank, then by sender
+  std::vector<Range> results_;                      // of sent_, in the whole result; kNoPiece: not looked for yet
+  std::vector<SlotRing> slots_;                     // by peer
+  std::uint64_t output_at_ = 0, most_chunks_ = 1;
+};
+
 }  // namespace
 
 void direct_allreduce(const Request& request, Builder& builder, Copies& copies) {
@@ -212,7 +279,7 @@ void direct_allgather(const Request& request, Builder& builder, Copies& copies) 
   DirectSchedule(request, builder, copies).allgather();
 }
 void direct_all_to_all(const Request& request, Builder& builder, Copies& copies) {
-  DirectSchedule(request, builder, copies).all_to_all();
+  DirectExchange(request, builder, copies).run();
 }
 
 }  // namespace warren::schedule

@@ -23,7 +23,7 @@ inline constexpr std::uint64_t kOneOwnerBytes = std::uint64_t{16} << 10;
 
 // ring.cc
 void ring_exchange(const Request& request, Builder& builder,
-                   Copies& copies);  // allreduce, reduce_scatter, allgather, allgatherv
+                   Copies& copies);  // allreduce, reduce_scatter and allgather, equal and unequal
 void ring_reduce(const Request& request, Builder& builder, Copies& copies);
 void ring_broadcast(const Request& request, Builder& builder, Copies& copies);
 
@@ -43,8 +43,9 @@ void butterfly_allreduce(const Request& request, Builder& builder, Copies& copie
 
 // direct.cc
 void direct_allreduce(const Request& request, Builder& builder, Copies& copies);
+// Equal and unequal.
 void direct_reduce_scatter(const Request& request, Builder& builder, Copies& copies);
-void direct_allgather(const Request& request, Builder& builder, Copies& copies);  // equal and unequal
+void direct_allgather(const Request& request, Builder& builder, Copies& copies);
 void direct_all_to_all(const Request& request, Builder& builder, Copies& copies);
 
 // host.cc: of the ring, or the butterfly where it halves
@@ -60,8 +61,15 @@ void host_reduce_scatter(const Request& request, Builder& builder, Copies& copie
   return size <= kMostRanksWithinHost && c != 0 && k >= 2 * c && bytes <= kOneOwnerBytes * k * k / (c * c);
 }
 void one_owner_allreduce(const Request& request, Builder& builder, Copies& copies);
-// By unit, then by owner: its piece of what is reduced at once, of no element where it has none.
+// By unit, then by owner: its piece of what is moved at once, where it has one.
 [[nodiscard]] std::vector<std::vector<Range>> units_of(const Request& request);
+// Whether it has one. A share without elements, of a collective that has counts, has a piece without elements, whose
+// header travels, so that ranks that disagree meet; elsewhere that is so where the whole result has none.
+inline constexpr Range kNoPiece{UINT64_MAX, 0};
+[[nodiscard]] inline bool is_piece(const Request& request, const Range& piece) {
+  if (piece.count > 0) return true;
+  return request.counts.empty() ? request.count == 0 : piece.at != kNoPiece.at;
+}
 // Whether a rank's share is worth a message to each other rank of the host.
 [[nodiscard]] bool pieces_are_large(const Request& request);
 
@@ -76,8 +84,34 @@ void hierarchical(const Request& request, Builder& builder, Copies& copies);
 void star_gather(const Request& request, Builder& builder, Copies& copies);
 void star_scatter(const Request& request, Builder& builder, Copies& copies);
 
-// The ranks' shares of the buffer that a collective cuts or joins.
+// The ranks' shares of the buffer that a collective cuts or joins. Not of an all_to_allv.
 [[nodiscard]] std::vector<Range> segments_of(const Request& request);
+
+// The blocks of an all_to_all, equal or not.
+class Blocks {
+ public:
+  explicit Blocks(const Request& request);
+  [[nodiscard]] std::uint64_t count(std::int32_t from, std::int32_t to) const {
+    return counts_.empty() ? equal_ : counts_[static_cast<std::size_t>(from * size_ + to)];
+  }
+  // The whole result has no element.
+  [[nodiscard]] bool nothing() const { return begins_.back() == 0; }
+  // By receiver, the blocks in the input of `from`; by sender, those in the output of `to`, as the whole result has it.
+  [[nodiscard]] std::vector<Range> sent_by(std::int32_t from) const;
+  [[nodiscard]] std::vector<Range> got_by(std::int32_t to) const;
+  // The block with element `at` of the whole result.
+  [[nodiscard]] Range with(std::uint64_t at) const;
+
+ private:
+  std::int32_t size_;
+  std::uint64_t equal_;
+  std::span<const std::uint64_t> counts_;
+  std::vector<std::uint64_t> begins_;  // of ranks' outputs in the whole result, and its end
+};
+
+[[nodiscard]] inline bool scatters_only(Collective collective) {
+  return collective == Collective::kReduceScatter || collective == Collective::kReduceScatterv;
+}
 
 [[nodiscard]] inline bool gathers_only(Collective collective) {
   return collective == Collective::kAllgather || collective == Collective::kAllgatherv;

@@ -242,9 +242,8 @@ class Hierarchical {
         builder_(builder),
         copies_(copies),
         rank_(request.rank),
-        reduces_(request.collective == Collective::kAllreduce || request.collective == Collective::kReduceScatter),
-        gathers_(request.collective != Collective::kReduceScatter),
-        of_nothing_(result_elements(request) == 0),
+        reduces_(!gathers_only(request.collective)),
+        gathers_(!scatters_only(request.collective)),
         hosts_(request),
         units_(units_of(request)) {
     const std::uint64_t own_at = segments_of(request)[index(rank_)].at;
@@ -253,7 +252,7 @@ class Hierarchical {
     std::vector<bool> owns(index(request.size), false);
     for (const std::vector<Range>& unit : units_) {
       for (std::size_t owner = 0; owner < unit.size(); ++owner) {
-        owns[owner] = owns[owner] || unit[owner].count > 0 || of_nothing_;
+        owns[owner] = owns[owner] || is_piece(request, unit[owner]);
         largest_ = std::max(largest_, unit[owner].count);
       }
     }
@@ -460,7 +459,7 @@ class Hierarchical {
   // --- Steps
 
   void carry_out(const Task& task, const Range& piece, Unit& unit) {
-    if (piece.count == 0 && !of_nothing_) return;
+    if (!is_piece(request_, piece)) return;
     StepId& reader = unit.reader[index(task.owner)];
     StepId& final = unit.final[index(task.owner)];
     // What was final before is copied again.
@@ -530,7 +529,6 @@ class Hierarchical {
   Copies& copies_;
   std::int32_t rank_;
   bool reduces_, gathers_;
-  bool of_nothing_;                             // the whole result
   std::uint64_t input_at_ = 0, output_at_ = 0;  // where this rank's input, and its output, begin in the whole result
   Hosts hosts_;
   std::vector<std::vector<Range>> units_;  // by owner: its piece

@@ -69,7 +69,7 @@ std::vector<std::vector<Range>> joined_units(const Request& request) {
   // Ranks that keep copies for other failure domains have slots of a chunk for them (copies.cc).
   const auto& domains = request.domains;
   const bool several = !domains.empty() && std::ranges::count(domains, domains.front()) != request.size;
-  if (several && request.collective == Collective::kReduceScatter) return units;
+  if (several && scatters_only(request.collective)) return units;
   std::uint64_t largest = 1;
   for (const Range& piece : units.front()) largest = std::max(largest, piece.count * request.partial_bytes);
   // What is exchanged lies in slots of every peer, on the GPU.
@@ -99,7 +99,7 @@ class ByOwners {
         rank_(request.rank),
         size_(request.size),
         ring_(request.algorithm == Algorithm::kRing),
-        scatters_(request.collective == Collective::kReduceScatter),
+        scatters_(scatters_only(request.collective)),
         pieces_(joined_units(request)) {
     if (scatters_) output_at_ = segments_of(request)[index(rank_)].at;
     std::uint64_t largest = 0;
@@ -123,7 +123,7 @@ class ByOwners {
       reduce(unit, 0);
       for (const std::int32_t owner : copies_.owners()) {
         const Range& piece = unit[index(owner)];
-        if (piece.count > 0 || request_.count == 0) {
+        if (is_piece(request_, piece)) {
           // Where it stands in the output matters to the owner alone.
           copies_.back_up(owner, owner, piece, piece.at - output_at_, finals_[0]);
         }
@@ -155,7 +155,7 @@ class ByOwners {
 
   [[nodiscard]] bool has(const std::vector<Range>& unit, std::int32_t owner) const {
     const Range& piece = unit[index(owner)];
-    return piece.count > 0 ? !left_out(request_, piece) : request_.count == 0;
+    return is_piece(request_, piece) && !left_out(request_, piece);
   }
 
   // `slot`: of readers_ and finals_.
@@ -312,8 +312,7 @@ std::vector<std::vector<Range>> units_of(const Request& request) {
   const std::vector<Range> segments = segments_of(request);
   for (std::size_t owner = 0; owner < segments.size(); ++owner) {
     const std::uint64_t chunks = chunks_of(segments[owner].count, request.chunk_elements);
-    // A segment of nothing has a message of nothing: ranks that disagree meet.
-    if (units.size() < chunks) units.resize(chunks, std::vector<Range>(segments.size()));
+    if (units.size() < chunks) units.resize(chunks, std::vector<Range>(segments.size(), kNoPiece));
     for (std::uint64_t c = 0; c < chunks; ++c) units[c][owner] = cut(segments[owner], chunks, c);
   }
   return units;

@@ -37,8 +37,8 @@ class RingExchange {
         size_(request.size),
         previous_(modulo(rank_ - 1, size_)),
         next_(modulo(rank_ + 1, size_)),
-        reduces_(request.collective == Collective::kAllreduce || request.collective == Collective::kReduceScatter),
-        gathers_(request.collective != Collective::kReduceScatter),
+        reduces_(!gathers_only(request.collective)),
+        gathers_(!scatters_only(request.collective)),
         segments_(segments_of(request)) {
     for (const Range& segment : segments_) chunks_.push_back(chunks_of(segment.count, request.chunk_elements));
     turn_ = std::clamp(*std::max_element(chunks_.begin(), chunks_.end()) / kTurnsOfSegment, kLeastTurn, kMostTurn);

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "recovery/check.h"
 #include "recovery/limits.h"
 #include "worker/schedule/generators.h"
 
@@ -62,10 +63,12 @@ const Row& row_of(Collective collective) {
     case Collective::kBarrier: return kBarrier;
     case Collective::kAllgather:
     case Collective::kAllgatherv: return kAllgather;
-    case Collective::kReduceScatter: return kReduceScatter;
+    case Collective::kReduceScatter:
+    case Collective::kReduceScatterv: return kReduceScatter;
     case Collective::kGather: return kGather;
     case Collective::kScatter: return kScatter;
-    case Collective::kAllToAll: return kAllToAll;
+    case Collective::kAllToAll:
+    case Collective::kAllToAllv: return kAllToAll;
     case Collective::kPoint: return kNobody;
   }
   return kNobody;
@@ -89,10 +92,32 @@ Status refuse(const Request& request, const std::string& why) {
   return {Code::kInvalidArgument, std::string("no schedule for ") + to_string(request.collective) + ": " + why};
 }
 
-// Elements of all ranks' shares together, checked against overflow. Offsets stay below this.
+bool has_counts(Collective collective) {
+  return collective == Collective::kAllgatherv || collective == Collective::kReduceScatterv ||
+         collective == Collective::kAllToAllv;
+}
+
+std::size_t counts_needed(const Request& request) {
+  const auto size = static_cast<std::size_t>(request.size);
+  return request.collective == Collective::kAllToAllv ? size * size : size;
+}
+
+// The larger buffer of any rank, in elements: checked before that all of them together do not overflow.
+std::uint64_t most_exchanged(const Request& request) {
+  const auto size = static_cast<std::size_t>(request.size);
+  std::vector<std::uint64_t> in(size), out(size);
+  for (std::size_t i = 0; i < size * size; ++i) {
+    out[i / size] += request.counts[i];
+    in[i % size] += request.counts[i];
+  }
+  return std::max(*std::ranges::max_element(in), *std::ranges::max_element(out));
+}
+
+// Elements of all ranks' shares together, or of what any rank exchanges, checked against overflow. Offsets stay below
+// this.
 Status add_up(const Request& request, std::uint64_t& total) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
-  if (request.collective != Collective::kAllgatherv) {
+  if (!has_counts(request.collective)) {
     const auto size = static_cast<std::uint64_t>(request.size);
     if (request.count > kMost / size)
       return refuse(request, "count " + std::to_string(request.count) + " is too large");
@@ -107,6 +132,7 @@ Status add_up(const Request& request, std::uint64_t& total) {
     if (count > kMost - total) return refuse(request, "the sum of counts is too large");
     total += count;
   }
+  if (request.collective == Collective::kAllToAllv) total = most_exchanged(request);
   return {};
 }
 
@@ -117,9 +143,8 @@ Status bound_steps(const Request& request, std::uint64_t total) {
   const auto size = static_cast<std::uint64_t>(request.size);
   // Only a root of a star, or a rank that holds all shares, sees them all; the others see two buffers.
   const bool everything = request.algorithm == Algorithm::kStar || request.collective == Collective::kAllgather ||
-                          request.collective == Collective::kAllgatherv ||
                           request.collective == Collective::kReduceScatter ||
-                          request.collective == Collective::kAllToAll;
+                          request.collective == Collective::kAllToAll || has_counts(request.collective);
   const std::uint64_t elements = everything ? total : request.count;
   const std::uint64_t kept = most_kept_for_others(request);
   std::uint64_t messages = 2 * (elements / request.chunk_elements + 2 * size);
@@ -129,7 +154,7 @@ Status bound_steps(const Request& request, std::uint64_t total) {
                                        request.collective == Collective::kReduceScatter ||
                                        request.collective == Collective::kScatter
                                    ? request.count
-                                   : total;
+                                   : total;  // of unequal ones, more than enough
   if (kept > 0)
     messages += (kept + std::min<std::uint64_t>(request.replicas, size)) * (result / request.chunk_elements + size);
   if (messages <= kMostMessages) return {};
@@ -201,8 +226,7 @@ Status validate(const Request& request, std::uint64_t& total) {
                   "owner " + std::to_string(request.owner) + " is not in 0 … " + std::to_string(request.size - 1));
   }
   if (request.chunk_elements < 1) return refuse(request, "a chunk has at least one element");
-  if (request.collective == Collective::kAllgatherv &&
-      request.counts.size() != static_cast<std::size_t>(request.size)) {
+  if (has_counts(request.collective) && request.counts.size() != counts_needed(request)) {
     return refuse(request, std::to_string(request.counts.size()) + " counts were given for " +
                                std::to_string(request.size) + " ranks");
   }
@@ -227,6 +251,8 @@ Range piece_at(const Request& request, const std::vector<Range>& segments, std::
   Range unit{0, request.count};
   if (collective == Collective::kAllToAll) {
     unit.at = at / request.count * request.count;
+  } else if (collective == Collective::kAllToAllv) {
+    unit = Blocks(request).with(at);
   } else if (!whole) {
     const auto after = [](std::uint64_t value, const Range& segment) { return value < segment.at; };
     unit = *(std::upper_bound(segments.begin(), segments.end(), at, after) - 1);
@@ -254,7 +280,7 @@ Status check_cut(const Request& request) {
 // One rank alone: the input is the result.
 void alone(const Request& request, Builder& builder, Copies& copies) {
   const bool finish = request.collective == Collective::kAllreduce || request.collective == Collective::kReduce ||
-                      request.collective == Collective::kReduceScatter;
+                      scatters_only(request.collective);
   const Range whole = request.collective == Collective::kBarrier ? Range{} : segments_of(request)[0];
   const std::uint64_t chunks = chunks_of(whole.count, request.chunk_elements);
   for (std::uint64_t c = 0; c < chunks; ++c) {
@@ -291,11 +317,50 @@ std::vector<Range> segments_of(const Request& request) {
       segments.push_back(cut({0, request.count}, size, i));
       continue;
     }
-    const std::uint64_t count = request.collective == Collective::kAllgatherv ? request.counts[i] : request.count;
+    const std::uint64_t count = request.counts.empty() ? request.count : request.counts[i];
     segments.push_back({at, count});
     at += count;
   }
   return segments;
+}
+
+Blocks::Blocks(const Request& request)
+    : size_(request.size), equal_(request.count), begins_(static_cast<std::size_t>(request.size) + 1) {
+  if (request.collective == Collective::kAllToAllv) counts_ = request.counts;
+  const auto size = static_cast<std::size_t>(size_);
+  for (std::size_t i = 0; i < counts_.size(); ++i) begins_[i % size + 1] += counts_[i];
+  for (std::size_t to = 0; to < size; ++to) {
+    if (counts_.empty()) begins_[to + 1] = size * equal_;
+    begins_[to + 1] += begins_[to];
+  }
+}
+
+std::vector<Range> Blocks::sent_by(std::int32_t from) const {
+  std::vector<Range> blocks;
+  std::uint64_t at = 0;
+  for (std::int32_t to = 0; to < size_; ++to) {
+    blocks.push_back({at, count(from, to)});
+    at += blocks.back().count;
+  }
+  return blocks;
+}
+
+std::vector<Range> Blocks::got_by(std::int32_t to) const {
+  std::vector<Range> blocks;
+  std::uint64_t at = begins_[static_cast<std::size_t>(to)];
+  for (std::int32_t from = 0; from < size_; ++from) {
+    blocks.push_back({at, count(from, to)});
+    at += blocks.back().count;
+  }
+  return blocks;
+}
+
+Range Blocks::with(std::uint64_t at) const {
+  const auto owner = std::ranges::upper_bound(begins_, at) - begins_.begin() - 1;
+  for (const Range& block : got_by(static_cast<std::int32_t>(owner))) {
+    if (at < block.at + block.count) return block;
+  }
+  WARREN_UNREACHABLE("the element is one of the result");
 }
 
 std::span<const Algorithm> algorithms_for(Collective collective) {

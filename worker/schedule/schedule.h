@@ -19,13 +19,15 @@
 //   allreduce, reduce, broadcast     [0, count)
 //   allgather, allgatherv, gather    [0, total)
 //   reduce_scatter, scatter          [0, size · count), rank r's output is [r · count, (r + 1) · count)
+//   reduce_scatterv                  [0, total), ranks' outputs one after the other
 //   all_to_all                       [0, size² · count), rank r's output is [r · size · count, (r + 1) · size · count)
+//   all_to_allv                      [0, total of all counts), likewise one after the other
 //   barrier                          nothing
 // What is published, resumed and replayed is named by positions in it. Where results differ by rank (reduce,
-// reduce_scatter, gather, scatter, all_to_all) and the round is logged, the schedule also sees to copies of each final
-// in min(replicas, domains) − 1 other domains than the owner's (the rank that sends it to its owner publishes it, or
-// the owner sends it to ranks that do), and ends with an exchange after which every rank knows that all finals are
-// published: so for every collective, once one rank has finished, the host copies hold the whole result.
+// reduce_scatter, gather, scatter, all_to_all, equal or not) and the round is logged, the schedule also sees to copies
+// of each final in min(replicas, domains) − 1 other domains than the owner's (the rank that sends it to its owner
+// publishes it, or the owner sends it to ranks that do), and ends with an exchange after which every rank knows that
+// all finals are published: so for every collective, once one rank has finished, the host copies hold the whole result.
 //
 // Scratch is small (a few chunks a peer), whatever the size of the buffers; a slot is used again once the steps that
 // read it have finished, which the schedule states as dependencies. Partial results never stand in the user's buffers.
@@ -134,6 +136,9 @@ struct Host {
 //   gather          input count, output K·count at the root, in place at the root: input = output + root·count
 //   scatter         input K·count at the root, output count, in place at the root: output = input + root·count
 //   all_to_all      input K·count, output K·count, never in place
+//   reduce_scatterv input sum(counts), output counts[rank], in place: output = input + the counts of lower ranks
+//   all_to_allv     input the sum of what this rank sends to each, output the sum of what it gets, in the order of
+//                   ranks both; never in place
 struct Request {
   Collective collective{};
   Algorithm algorithm{};  // not kAuto: see costs.h
@@ -141,7 +146,8 @@ struct Request {
   std::int32_t size = 1;
   std::int32_t root = 0;  // reduce, broadcast, gather, scatter
   std::uint64_t count = 0;
-  std::span<const std::uint64_t> counts;  // allgatherv: size entries
+  // allgatherv, reduce_scatterv: size entries. all_to_allv: size², what rank s sends to rank r at s · size + r.
+  std::span<const std::uint64_t> counts;
   // What a step carries at most; but for those of a host's GPUs, which may carry several such chunks of a segment.
   std::uint64_t chunk_elements = 1;
 

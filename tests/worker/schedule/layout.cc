@@ -11,15 +11,35 @@ namespace {
 
 using Leaf = std::function<Expression(std::int32_t rank)>;
 
+bool has_counts(const World& world) {
+  return world.collective == Collective::kAllgatherv || world.collective == Collective::kReduceScatterv;
+}
+
+// What rank `from` sends to rank `to` in an all_to_allv, and to all below it.
+std::uint64_t sent(const World& world, std::int32_t from, std::int32_t to) {
+  return world.counts[static_cast<std::size_t>(from * world.size + to)];
+}
+std::uint64_t sent_below(const World& world, std::int32_t from, std::int32_t to) {
+  std::uint64_t n = 0;
+  for (std::int32_t rank = 0; rank < to; ++rank) n += sent(world, from, rank);
+  return n;
+}
+std::uint64_t got_by(const World& world, std::int32_t rank) {
+  std::uint64_t n = 0;
+  for (std::int32_t from = 0; from < world.size; ++from) n += sent(world, from, rank);
+  return n;
+}
+
 std::uint64_t offset_of(const World& world, std::int32_t rank) {
-  if (world.collective == Collective::kAllgatherv) {
+  if (world.collective == Collective::kAllToAllv) return 0;
+  if (has_counts(world)) {
     return std::accumulate(world.counts.begin(), world.counts.begin() + rank, std::uint64_t{0});
   }
   return static_cast<std::uint64_t>(rank) * world.count;
 }
 
 std::uint64_t share_of(const World& world, std::int32_t rank) {
-  return world.collective == Collective::kAllgatherv ? world.counts[static_cast<std::size_t>(rank)] : world.count;
+  return has_counts(world) ? world.counts[static_cast<std::size_t>(rank)] : world.count;
 }
 
 // Who owns an element when n elements are shared out evenly, the first n mod K ranks having one more.
@@ -121,6 +141,7 @@ Layout layout_of(const World& world, std::int32_t rank) {
       in_place_input = offset_of(world, rank);
       break;
     case Collective::kReduceScatter:
+    case Collective::kReduceScatterv:
       layout.input_count = all;
       layout.output_count = own;
       in_place_output = layout.result_at = offset_of(world, rank);
@@ -139,6 +160,12 @@ Layout layout_of(const World& world, std::int32_t rank) {
     case Collective::kAllToAll:
       layout.input_count = layout.output_count = all;
       layout.result_at = static_cast<std::uint64_t>(rank) * all;
+      in_place = false;
+      break;
+    case Collective::kAllToAllv:
+      layout.input_count = sent_below(world, rank, world.size);
+      layout.output_count = got_by(world, rank);
+      for (std::int32_t before = 0; before < rank; ++before) layout.result_at += got_by(world, before);
       in_place = false;
       break;
     case Collective::kBarrier:
@@ -165,7 +192,10 @@ std::vector<Expression> expected_output(const World& world, std::int32_t rank, E
         expected.push_back(reduced(world, owner_of(i, world.count, world.size), i, all));
         break;
       case Collective::kReduce: expected.push_back(reduced(world, world.root, i, all)); break;
-      case Collective::kReduceScatter: expected.push_back(reduced(world, rank, offset_of(world, rank) + i, all)); break;
+      case Collective::kReduceScatter:
+      case Collective::kReduceScatterv:
+        expected.push_back(reduced(world, rank, offset_of(world, rank) + i, all));
+        break;
       case Collective::kBroadcast: expected.push_back(all.input(world.root, i)); break;
       case Collective::kAllgather:
       case Collective::kAllgatherv:
@@ -180,6 +210,13 @@ std::vector<Expression> expected_output(const World& world, std::int32_t rank, E
         expected.push_back(all.input(static_cast<std::int32_t>(i / world.count),
                                      static_cast<std::uint64_t>(rank) * world.count + i % world.count));
         break;
+      case Collective::kAllToAllv: {
+        std::int32_t from = 0;
+        std::uint64_t at = i;
+        while (at >= sent(world, from, rank)) at -= sent(world, from++, rank);
+        expected.push_back(all.input(from, sent_below(world, from, rank) + at));
+        break;
+      }
       case Collective::kBarrier:
       case Collective::kPoint: break;
     }

@@ -230,13 +230,13 @@ World large(Collective collective, Algorithm algorithm) {
   const bool whole =
       collective == Collective::kAllreduce || collective == Collective::kReduce || collective == Collective::kBroadcast;
   world.count = whole ? kElements : kElements / kSize;
-  if (collective == Collective::kAllgatherv) world.counts.assign(kSize, kElements / kSize);
+  world.counts = equal_counts(world.collective, kSize, world.count);
   return world;
 }
 
 World one_element_a_rank(World world) {
   world.count = 1;
-  if (world.collective == Collective::kAllgatherv) world.counts.assign(kSize, 1);
+  world.counts = equal_counts(world.collective, kSize, world.count);
   return world;
 }
 
@@ -260,8 +260,8 @@ std::vector<std::string> counted_logged(Collective collective, Algorithm algorit
     World world = large(collective, algorithm);
     world.replicas = replicas;
     const Logged all = logged(world);
-    const std::uint64_t result =
-        collective == Collective::kAllToAll ? std::uint64_t{kSize} << 20 : std::uint64_t{1} << 20;
+    const bool all_to_all = collective == Collective::kAllToAll || collective == Collective::kAllToAllv;
+    const std::uint64_t result = all_to_all ? std::uint64_t{kSize} << 20 : std::uint64_t{1} << 20;
     EXPECT_EQ(all.published % result, 0U);
     columns.push_back(std::to_string(collective == Collective::kBarrier ? all.publishes : all.published / result));
   }

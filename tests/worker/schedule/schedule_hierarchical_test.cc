@@ -23,10 +23,10 @@ struct Way {
 };
 constexpr Way kAllreduces[] = {{Collective::kAllreduce, Algorithm::kRing},
                                {Collective::kAllreduce, Algorithm::kButterfly}};
-constexpr Way kReductions[] = {{Collective::kAllreduce, Algorithm::kRing},
-                               {Collective::kAllreduce, Algorithm::kButterfly},
-                               {Collective::kReduceScatter, Algorithm::kRing},
-                               {Collective::kReduceScatter, Algorithm::kDirect}};
+constexpr Way kReductions[] = {
+    {Collective::kAllreduce, Algorithm::kRing},      {Collective::kAllreduce, Algorithm::kButterfly},
+    {Collective::kReduceScatter, Algorithm::kRing},  {Collective::kReduceScatter, Algorithm::kDirect},
+    {Collective::kReduceScatterv, Algorithm::kRing}, {Collective::kReduceScatterv, Algorithm::kDirect}};
 constexpr Way kWays[] = {
     {Collective::kAllreduce, Algorithm::kRing},     {Collective::kAllreduce, Algorithm::kButterfly},
     {Collective::kReduceScatter, Algorithm::kRing}, {Collective::kReduceScatter, Algorithm::kDirect},
@@ -354,7 +354,7 @@ TEST(Loans, AllInputsOfAHostAreReadByCombiningSteps) {
               if (sent.kind != StepKind::kSend || sent.peer != rank || sent.message != step.message) continue;
               lent[step.dst.at] = sent.lent;
               const bool reads_input = sent.a.space == Space::kInput && sent.count != 0;
-              EXPECT_EQ(sent.lent, reads_input && world.host(rank) == world.host(step.peer));
+              EXPECT_EQ(sent.lent && sent.count != 0, reads_input && world.host(rank) == world.host(step.peer));
             }
           }
         }

@@ -223,21 +223,24 @@ TEST(Make, RefusesAScheduleThatWouldFillTheMemory) {
 
 // For each collective and algorithm there is a schedule or an error: never neither, for any rank.
 TEST(Make, ServesWhatItSaysItServes) {
-  const std::vector<std::uint64_t> counts{3, 1, 4};
+  const std::vector<std::uint64_t> counts{3, 1, 4}, exchanged{1, 2, 3, 0, 5, 6, 7, 8, 9};
   std::size_t served = 0;
-  for (int c = static_cast<int>(Collective::kAllreduce); c <= static_cast<int>(Collective::kAllToAll); ++c) {
+  for (int c = static_cast<int>(Collective::kAllreduce); c <= static_cast<int>(kLastCollective); ++c) {
     for (int a = static_cast<int>(Algorithm::kStar); a <= static_cast<int>(Algorithm::kDirect); ++a) {
       Request request = allreduce(1, 3, 8);
       request.collective = static_cast<Collective>(c);
       request.algorithm = static_cast<Algorithm>(a);
-      if (request.collective == Collective::kAllgatherv) request.counts = counts;
+      const bool per_rank =
+          request.collective == Collective::kAllgatherv || request.collective == Collective::kReduceScatterv;
+      if (per_rank) request.counts = counts;
+      if (request.collective == Collective::kAllToAllv) request.counts = exchanged;
       const auto serving = algorithms_for(request.collective);
       const bool listed = std::find(serving.begin(), serving.end(), request.algorithm) != serving.end();
       EXPECT_EQ(make(request).ok(), listed);
       served += listed ? 1 : 0;
     }
   }
-  EXPECT_EQ(served, 20U);
+  EXPECT_EQ(served, 23U);
 }
 
 TEST(Make, TwoRanksExchangeLittleDataInThreeSteps) {

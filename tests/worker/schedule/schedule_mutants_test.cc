@@ -45,26 +45,27 @@ std::vector<World> hierarchical_worlds() {
 
 std::vector<World> worlds() {
   std::vector<World> all;
-  for (const Collective collective : {Collective::kAllreduce, Collective::kReduce, Collective::kBroadcast,
-                                      Collective::kAllgather, Collective::kAllgatherv, Collective::kReduceScatter,
-                                      Collective::kGather, Collective::kScatter, Collective::kAllToAll}) {
+  for (const Collective collective :
+       {Collective::kAllreduce, Collective::kReduce, Collective::kBroadcast, Collective::kAllgather,
+        Collective::kAllgatherv, Collective::kReduceScatter, Collective::kGather, Collective::kScatter,
+        Collective::kAllToAll, Collective::kReduceScatterv, Collective::kAllToAllv}) {
     for (const Algorithm algorithm : algorithms_for(collective)) {
       for (const std::int32_t size : {2, 3, 5}) {
         World world{.collective = collective, .algorithm = algorithm, .size = size, .count = 60, .counts = {}};
         world.root = collective == Collective::kReduce || collective == Collective::kBroadcast ? 1 : 0;
         world.chunk_elements = 2;
         world.in_place = true;
-        if (collective == Collective::kAllgatherv) {
-          for (std::int32_t rank = 0; rank < size; ++rank)
-            world.counts.push_back(7 + 10 * static_cast<std::uint64_t>(rank));
-        }
+        world.counts = equal_counts(collective, size, 7);
+        for (std::size_t i = 0; i < world.counts.size(); ++i)
+          world.counts[i] += 10 * (i % static_cast<std::size_t>(size));
         all.push_back(world);
       }
       // All of it in one message: the short forms.
       World small{.collective = collective, .algorithm = algorithm, .size = 3, .count = 3, .counts = {}};
       small.chunk_elements = 100;
       small.in_place = true;
-      if (collective == Collective::kAllgatherv) small.counts = {1, 2, 3};
+      small.counts = equal_counts(collective, 3, 1);
+      for (std::size_t i = 0; i < small.counts.size(); ++i) small.counts[i] += i % 3;
       all.push_back(small);
     }
   }
@@ -377,6 +378,11 @@ std::vector<World> logged_worlds() {
         world.in_place = true;
         world.replicas = size == 4 ? 3 : 2;
         world.element_bytes = kWholeBytes + 1;
+        // Nobody keeps anything for a rank that gets nothing, and waits for nobody.
+        const bool one_sided = collective == Collective::kReduceScatterv || collective == Collective::kAllToAllv;
+        for (std::size_t i = 0; one_sided && i < world.counts.size(); ++i) {
+          world.counts[i] = 3 + 2 * (i % static_cast<std::size_t>(size));
+        }
         all.push_back(world);
       }
     }
@@ -400,7 +406,8 @@ bool is_needed(const World& world, const Step& from, const Step& to) {
   // The closing exchange: where everybody keeps copies, and, with four ranks, hears of some from a third. The five are
   // on hosts of different sizes, where one keeps them for several.
   const bool all_keep = world.collective == Collective::kReduceScatter || world.collective == Collective::kScatter ||
-                        world.collective == Collective::kAllToAll;
+                        world.collective == Collective::kAllToAll || world.collective == Collective::kReduceScatterv ||
+                        world.collective == Collective::kAllToAllv;
   if (!all_keep || world.size > 4 || to.kind != StepKind::kSend || to.count > 0) return false;
   return from.kind == StepKind::kCopy || (from.kind == StepKind::kRecv && world.size == 4);
 }

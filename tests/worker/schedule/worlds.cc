@@ -11,15 +11,33 @@ bool has_root(Collective collective) {
          collective == Collective::kGather || collective == Collective::kScatter;
 }
 
+std::vector<std::uint64_t> equal_counts(Collective collective, std::int32_t size, std::uint64_t count) {
+  const auto ranks = static_cast<std::size_t>(size);
+  switch (collective) {
+    case Collective::kAllgatherv:
+    case Collective::kReduceScatterv: return std::vector<std::uint64_t>(ranks, count);
+    case Collective::kAllToAllv: return std::vector<std::uint64_t>(ranks * ranks, count);
+    default: return {};
+  }
+}
+
 World world_of(Collective collective, Algorithm algorithm, std::int32_t size, const Sizes& sizes) {
   World world{.collective = collective, .algorithm = algorithm, .size = size};
   world.chunk_elements = sizes.chunk_elements;
   const bool whole =
       collective == Collective::kAllreduce || collective == Collective::kReduce || collective == Collective::kBroadcast;
-  if (collective == Collective::kAllgatherv) {
-    for (std::int32_t rank = 0; rank < size; ++rank) {
-      const auto few = sizes.count / 2 + static_cast<std::uint64_t>(rank % 5);
-      world.counts.push_back(rank % 3 == 0 ? 0 : rank % 3 == 1 ? sizes.count : few);
+  const auto uneven = [&](std::int32_t i) {
+    const auto few = sizes.count / 2 + static_cast<std::uint64_t>(i % 5);
+    return i % 3 == 0 ? 0 : i % 3 == 1 ? sizes.count : few;
+  };
+  if (collective == Collective::kAllgatherv || collective == Collective::kReduceScatterv) {
+    for (std::int32_t rank = 0; rank < size; ++rank) world.counts.push_back(uneven(rank));
+  } else if (collective == Collective::kAllToAllv) {
+    // As many elements a rank as of others.
+    for (std::int32_t i = 0; i < size * size; ++i) {
+      const std::uint64_t all = uneven(i / size + 2 * (i % size));
+      world.counts.push_back(all / static_cast<std::uint64_t>(size) +
+                             (all != 0 ? static_cast<std::uint64_t>(i % 2) : 0));
     }
   } else if (collective != Collective::kBarrier) {
     world.count = whole ? sizes.count : sizes.count / static_cast<std::uint64_t>(size) + sizes.count % 2;

@@ -8,9 +8,9 @@
 namespace warren::schedule::symbolic {
 
 inline constexpr Collective kCollectives[] = {
-    Collective::kAllreduce, Collective::kReduce,     Collective::kBroadcast,     Collective::kBarrier,
-    Collective::kAllgather, Collective::kAllgatherv, Collective::kReduceScatter, Collective::kGather,
-    Collective::kScatter,   Collective::kAllToAll,
+    Collective::kAllreduce, Collective::kReduce,     Collective::kBroadcast,      Collective::kBarrier,
+    Collective::kAllgather, Collective::kAllgatherv, Collective::kReduceScatter,  Collective::kGather,
+    Collective::kScatter,   Collective::kAllToAll,   Collective::kReduceScatterv, Collective::kAllToAllv,
 };
 
 [[nodiscard]] bool has_root(Collective collective);
@@ -20,8 +20,11 @@ struct Sizes {
   std::uint64_t chunk_elements = 1;
 };
 
-// Where counts are per rank, as many chunks as elsewhere; those of an allgatherv are as unequal as can be: none, few,
-// several chunks.
+// Of a collective that has counts, all of which are this one; of others none.
+[[nodiscard]] std::vector<std::uint64_t> equal_counts(Collective collective, std::int32_t size, std::uint64_t count);
+
+// Where counts are per rank, as many chunks as elsewhere; those of uneven collectives are as unequal as can be: none,
+// few, several chunks.
 [[nodiscard]] World world_of(Collective collective, Algorithm algorithm, std::int32_t size, const Sizes& sizes);
 
 // Ranks of a ring in any order, by seed.

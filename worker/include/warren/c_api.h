@@ -414,7 +414,15 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
  * reduce_scatter: in[size * count] -> out[count], block `rank`; in place: out == in + rank * count
  * gather:         in[count] -> out[size * count] at root; in place at root: in == out + root * count
  * scatter:        in[size * count] at root -> out[count]; in place at root: out == in + root * count
+ * reduce_scatterv: in[sum of counts] -> out[counts[rank]], block `rank`; in place: out == in + the counts before it
  * all_to_all:     in[size * count] -> out[size * count]: block j goes to rank j; never in place
+ * all_to_allv:    in[sum of counts_to] -> out[sum of counts_from]: block j, of counts_to[j], goes to rank j, which says
+ *                 so as its counts_from; never in place
+ *
+ * Counts of an allgatherv and a reduce_scatterv, one for each rank, are equal on all ranks. Those of an all_to_allv
+ * are each rank's own; ranks tell each other in a round of its own, before the data's, and it is no set-up round. It
+ * serves 2,048 ranks at most. Where ranks' counts do not agree the job ends with WARREN_DESYNC. Any count may be 0.
+ * Counts are read before the call returns, also where it is asynchronous.
  */
 WARREN_API warren_code warren_allreduce(warren_comm*, const void* in, void* out, size_t count, warren_type, warren_op,
                                         const warren_call_options*, warren_handle**);
@@ -434,12 +442,22 @@ WARREN_API warren_code warren_allgatherv(warren_comm*, const void* in, void* out
                                          const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_reduce_scatter(warren_comm*, const void* in, void* out, size_t count, warren_type,
                                              warren_op, const warren_call_options*, warren_handle**);
+WARREN_API warren_code warren_reduce_scatterv(warren_comm*, const void* in, void* out, const size_t* counts,
+                                              warren_type, warren_op, const warren_call_options*, warren_handle**);
+/* As warren_allreduce_custom, but that `reduce` need not be commutative or associative: rank r combines its block of
+ * rank 0's input with that of rank 1, the result with that of rank 2, and so on, by algorithm direct alone. */
+WARREN_API warren_code warren_reduce_scatterv_custom(warren_comm*, const void* in, void* out, const size_t* counts,
+                                                     size_t element_bytes, warren_custom_reduce reduce, void* context,
+                                                     const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_gather(warren_comm*, const void* in, void* out, size_t count, warren_type, int32_t root,
                                      const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_scatter(warren_comm*, const void* in, void* out, size_t count, warren_type, int32_t root,
                                       const warren_call_options*, warren_handle**);
 WARREN_API warren_code warren_all_to_all(warren_comm*, const void* in, void* out, size_t count, warren_type,
                                          const warren_call_options*, warren_handle**);
+WARREN_API warren_code warren_all_to_allv(warren_comm*, const void* in, const size_t* counts_to, void* out,
+                                          const size_t* counts_from, warren_type, const warren_call_options*,
+                                          warren_handle**);
 /* Memory for the buffers of large allreduces: at least `bytes`, aligned to a page, on huge pages where the system gives
  * them, each page touched. The ranks of this host map it for reading and reduce from it where it lies, instead of
  * having it sent to them; each rank's buffers may be of either kind, in all calls, with the same bits. It lies in a

@@ -857,6 +857,59 @@ class Calls {
     return Handle(handle, state_, nullptr);
   }
 
+  // Rank r gets counts[r] elements; `counts` is equal on all ranks and `in` has their sum.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void reduce_scatterv(const In& in, Out&& out, std::span<const std::size_t> counts,
+                                              Op op = Op::sum) {
+    issue_reduce_scatterv(in, out, counts, op, nullptr);
+  }
+  template <VectorElement T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> reduce_scatterv(const std::vector<T>& in,
+                                                                   std::span<const std::size_t> counts,
+                                                                   Op op = Op::sum) {
+    std::vector<T> out(own(counts));
+    issue_reduce_scatterv(in, out, counts, op, nullptr);
+    return out;
+  }
+  // `counts` is read before the call returns.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle reduce_scatterv_async(In&& in, Out&& out,
+                                                                 std::span<const std::size_t> counts, Op op = Op::sum) {
+    warren_handle* handle = nullptr;
+    issue_reduce_scatterv(in, out, counts, op, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+  // Combined by your function, in the order of ranks: ((0 ⊕ 1) ⊕ 2) ⊕ …. It need not be commutative.
+  template <std::ranges::contiguous_range In, std::ranges::contiguous_range Out,
+            Reduction<std::ranges::range_value_t<In>> F>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void reduce_scatterv(const In& in, Out&& out, std::span<const std::size_t> counts,
+                                              const F& combine) {
+    using Combine = detail::Combine<std::ranges::range_value_t<In>, const F&>;
+    Combine called{combine, nullptr};
+    require_scattered(std::ranges::size(in), std::ranges::size(out), counts);
+    called.check(warren_reduce_scatterv_custom(get(), std::ranges::data(in), std::ranges::data(out), counts.data(),
+                                               sizeof(std::ranges::range_value_t<In>), &Combine::run, &called,
+                                               said().get(), nullptr));
+  }
+  // The handle keeps a copy of the function.
+  template <std::ranges::contiguous_range In, std::ranges::contiguous_range Out,
+            Reduction<std::ranges::range_value_t<In>> F>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In> && std::ranges::borrowed_range<Out>
+  [[nodiscard, gnu::always_inline]] Handle reduce_scatterv_async(In&& in, Out&& out,
+                                                                 std::span<const std::size_t> counts, F combine) {
+    using Combine = detail::Combine<std::ranges::range_value_t<In>, F>;
+    auto kept = std::make_shared<Combine>(Combine{std::move(combine), nullptr});
+    require_scattered(std::ranges::size(in), std::ranges::size(out), counts);
+    warren_handle* handle = nullptr;
+    detail::check(warren_reduce_scatterv_custom(get(), std::ranges::data(in), std::ranges::data(out), counts.data(),
+                                                sizeof(std::ranges::range_value_t<In>), &Combine::run, kept.get(),
+                                                said().get(), &handle));
+    return Handle(handle, state_, std::move(kept));
+  }
+
   // ---- gather: `root` gets the inputs of all, in the order of ranks ---------------------------------------------
 
   // At the root `out` has world_size() times the elements of `in`; elsewhere it is not touched and may be empty.
@@ -909,6 +962,32 @@ class Calls {
   [[nodiscard, gnu::always_inline]] Handle all_to_all_async(In&& in, Out&& out) {
     warren_handle* handle = nullptr;
     issue_all_to_all(in, out, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // Rank j gets counts_to[j] elements of `in`, and counts on them: as its counts_from[i] of this rank, i. Blocks lie in
+  // the order of ranks. Ranks that do not agree get ErrorCode::desync.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void all_to_allv(const In& in, std::span<const std::size_t> counts_to, Out&& out,
+                                          std::span<const std::size_t> counts_from) {
+    issue_all_to_allv(in, counts_to, out, counts_from, nullptr);
+  }
+  template <VectorElement T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> all_to_allv(const std::vector<T>& in,
+                                                               std::span<const std::size_t> counts_to,
+                                                               std::span<const std::size_t> counts_from) {
+    std::vector<T> out(total(counts_from));
+    issue_all_to_allv(in, counts_to, out, counts_from, nullptr);
+    return out;
+  }
+  // Counts are read before the call returns.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle all_to_allv_async(In&& in, std::span<const std::size_t> counts_to, Out&& out,
+                                                             std::span<const std::size_t> counts_from) {
+    warren_handle* handle = nullptr;
+    issue_all_to_allv(in, counts_to, out, counts_from, &handle);
     return Handle(handle, state_, nullptr);
   }
 
@@ -981,10 +1060,18 @@ class Calls {
     std::size_t sum = 0;
     for (const std::size_t count : counts) {
       if (__builtin_add_overflow(sum, count, &sum)) {
-        throw Error(ErrorCode::invalid_argument, "allgatherv: the counts add up to more than memory can hold");
+        throw Error(ErrorCode::invalid_argument, "the counts add up to more than memory can hold");
       }
     }
     return sum;
+  }
+  [[nodiscard]] std::size_t own(std::span<const std::size_t> counts) const {
+    require_size("counts", counts.size(), ranks());
+    return counts[static_cast<std::size_t>(warren_rank(get()))];
+  }
+  void require_scattered(std::size_t in, std::size_t out, std::span<const std::size_t> counts) const {
+    require_size("reduce_scatterv: out", out, own(counts));
+    require_size("reduce_scatterv: in", in, total(counts));
   }
 
   std::shared_ptr<detail::State> state_;
@@ -1026,6 +1113,23 @@ class Calls {
     require_shares("reduce_scatter: in", std::ranges::size(in), std::ranges::size(out));
     detail::check(warren_reduce_scatter(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(out),
                                         range_type<In>(), c_op(op), said().get(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_reduce_scatterv(const In& in, Out& out, std::span<const std::size_t> counts, Op op,
+                                                    warren_handle** handle) {
+    require_scattered(std::ranges::size(in), std::ranges::size(out), counts);
+    detail::check(warren_reduce_scatterv(get(), std::ranges::data(in), std::ranges::data(out), counts.data(),
+                                         range_type<In>(), c_op(op), said().get(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_all_to_allv(const In& in, std::span<const std::size_t> counts_to, Out& out,
+                                                std::span<const std::size_t> counts_from, warren_handle** handle) {
+    require_size("all_to_allv: counts_to", counts_to.size(), ranks());
+    require_size("all_to_allv: counts_from", counts_from.size(), ranks());
+    require_size("all_to_allv: in", std::ranges::size(in), total(counts_to));
+    require_size("all_to_allv: out", std::ranges::size(out), total(counts_from));
+    detail::check(warren_all_to_allv(get(), std::ranges::data(in), counts_to.data(), std::ranges::data(out),
+                                     counts_from.data(), range_type<In>(), said().get(), handle));
   }
   template <class In, class Out>
   [[gnu::always_inline]] void issue_gather(const In& in, Out& out, int root, warren_handle** handle) {
