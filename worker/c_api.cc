@@ -42,6 +42,7 @@ using warren::Status;
 using warren::worker::Call;
 using warren::worker::CallSpec;
 using warren::worker::GroupShape;
+using warren::worker::LogQueue;
 using warren::worker::Session;
 
 namespace {
@@ -201,9 +202,28 @@ struct Newest {
   std::shared_ptr<const std::vector<Rank>> contributors;  // null: all ranks
 };
 
+// While it lives, the library may log to this queue.
+class LogUse {
+ public:
+  explicit LogUse(std::shared_ptr<LogQueue> queue) : queue_(std::move(queue)) { queue_->begin(); }
+  ~LogUse() { queue_->end(); }
+  LogUse(const LogUse&) = delete;
+  LogUse& operator=(const LogUse&) = delete;
+
+ private:
+  const std::shared_ptr<LogQueue> queue_;
+};
+
 }  // namespace
 
+struct warren_log_queue {
+  std::shared_ptr<LogQueue> queue;
+  unsigned generation = 0;
+  std::string text;  // that was taken last
+};
+
 struct warren_comm {
+  std::unique_ptr<LogUse> log_use;  // null: no queue, or not made by warren_create. Outlives the session
   std::shared_ptr<Shared> shared;
   std::shared_ptr<Newest> newest = std::make_shared<Newest>();
   GroupId group;
@@ -632,6 +652,48 @@ void warren_last_failure_sized(warren_failure* failure, size_t size) {
 }
 
 warren_code warren_create(const warren_options* options, warren_comm** comm) {
+warren_code warren_log_queue_create(size_t lines, warren_log_queue** queue) {
+  if (queue == nullptr) return report(Status(Code::kInvalidArgument, "log_queue_create: a pointer is NULL"));
+  *queue = nullptr;
+  return guarded([&]() -> Status {
+    if (lines == 0 || lines > LogQueue::kMostLines) {
+      return {Code::kInvalidArgument, "log_queue_create: " + std::to_string(lines) + " lines are outside 1 to " +
+                                          std::to_string(LogQueue::kMostLines)};
+    }
+    count_forks();
+    auto made = std::make_unique<warren_log_queue>();
+    made->queue = std::make_shared<LogQueue>(lines);
+    made->generation = fork_generation.load();
+    *queue = made.release();
+    return {};
+  });
+}
+
+warren_code warren_next_log(warren_log_queue* queue, int64_t timeout_ms, warren_log_level* level, const char** text) {
+  if (queue == nullptr || level == nullptr || text == nullptr) {
+    return report(Status(Code::kInvalidArgument, "next_log: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    // Another thread of the parent may have held its lock.
+    if (queue->generation != fork_generation.load()) return {Code::kClosed, "this log queue was made before a fork"};
+    auto line = queue->queue->take(timeout_ms);
+    if (!line.ok()) return line.status();
+    queue->text = std::move(line.value().text);
+    *level = line.value().level;
+    *text = queue->text.c_str();
+    return {};
+  });
+}
+
+void warren_log_queue_free(warren_log_queue* queue) {
+  if (queue == nullptr || queue->generation != fork_generation.load()) return;
+  (void)guarded([&]() -> Status {
+    (void)queue->queue->divert();
+    return {};
+  });
+  delete queue;
+}
+
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "where the communicator goes is NULL"));
   *comm = nullptr;
   return report(caught([&]() -> Status {
@@ -654,9 +716,15 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
     log.least = settings.value().log_level;
     log.readable = [](std::string text) { return site_names().explain(std::move(text)); };
     if (options != nullptr) {
+    std::unique_ptr<LogUse> log_use;
       log.sink = options->log_sink;
       log.context = options->log_context;
     }
+      if (options->log_queue != nullptr) {
+        if (options->log_sink != nullptr) return {Code::kInvalidArgument, "log_queue and log_sink are both given"};
+        log.queue = options->log_queue->queue;
+        log_use = std::make_unique<LogUse>(log.queue);
+      }
     log(WARREN_LOG_INFO, std::string("warren ") + WARREN_VERSION + ": " + describe(settings.value()) +
                              "; the others have their defaults");
     for (const std::string& line : misspelled) log(WARREN_LOG_WARNING, line);
@@ -666,6 +734,7 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
     if (!session.ok()) return session.status();
     auto made = std::make_unique<warren_comm>();
     made->shared = std::make_shared<Shared>();
+    made->log_use = std::move(log_use);
     made->shared->session = std::move(session).value();
     made->shared->generation = fork_generation.load();
     made->rank = made->shared->session->rank().value;

@@ -786,6 +786,7 @@ void Control::look_whether_hung() {
   const Status why(Code::kTimeout, "the program has been outside of calls for " + std::to_string(outside_ms) +
                                        " ms, and another rank has waited for it for " + std::to_string(awaited_ms) +
                                        " ms; hang_timeout_ms allows " + std::to_string(hang_timeout_ms_));
+  log_.before_process_ends();
   log_(WARREN_LOG_ERROR, why.describe() + ": this process ends with exit code " + std::to_string(kExitHung) +
                              " to be started again. Its threads:");
   for (const std::string& line : stacks_of_program(kStackTimeoutMs)) log_(WARREN_LOG_ERROR, line);

@@ -394,6 +394,7 @@ Status Session::wait_for_plan() {
   finish_disk();
   if ((settings_.attempt > 0 || spare_ || begins_again_) && settings_.on_rollback == OnRollback::kExit) {
     // It was not needed, or its last life was lost after all ranks had called finalize.
+    log_.before_process_ends();
     log_(WARREN_LOG_INFO, failed_.describe() + "; this worker" +
                               (spare_          ? ""
                                : begins_again_ ? ", which has joined again,"
@@ -697,6 +698,7 @@ void Session::look_at_exchange() {
   end_life(overdue.because_of_this("cannot exchange what lies on GPUs"));
   // Without OnRollback::kExit the launcher ends it (may_hang()).
   if (settings_.on_rollback != OnRollback::kExit || now() - *hangs_since_ < settings_.round_timeout_ms / 4) return;
+  log_.before_process_ends();
   log_(WARREN_LOG_ERROR, "a thread does not come back from NCCL; this process ends with exit code " +
                              std::to_string(kExitFenced) + " to be started again");
   if (trace_) trace_->flush();
@@ -936,6 +938,7 @@ void Session::failed(const worker_effect::Fail& what) {
     return;
   }
   if (const auto code = ends_process(why, what.fenced)) {
+    log_.before_process_ends();
     log_(WARREN_LOG_ERROR,
          why.describe() + "; this process ends with exit code " + std::to_string(*code) + " to be started again");
     if (trace_) trace_->flush();
@@ -987,6 +990,7 @@ bool Session::leave(bool at_once, int exit_code, const std::function<void()>& sa
   if (!at_once && !is_idle(lock)) return false;
   if (settings_.on_rollback != OnRollback::kExit) return true;
   const bool preempted = exit_code == kExitPreempted;
+  log_.before_process_ends();
   log_(WARREN_LOG_WARNING, "this worker leaves job " + settings_.job + " and ends with exit code " +
                                std::to_string(exit_code) +
                                (preempted ? ": its place is needed elsewhere" : ": a spare takes its place"));

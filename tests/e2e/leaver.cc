@@ -13,10 +13,12 @@
 //   full        it logs warnings
 //   plain       finalizes, destroys and returns
 //   spawns      a child of the process runs the same program as the same worker meanwhile, and fails
+//   drains      drains, with a log queue from which nobody takes
 //   replaces    destroys without finalize, and becomes the same worker's next life by exec, as `plain`
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -53,6 +55,11 @@ std::unique_ptr<Communicator> make(const std::string& job, int world_size) {
   options.data_dir = arguments[4] + "/" + job;
   options.log_level = how == "full" ? warren::LogLevel::warning : warren::LogLevel::error;
   options.log = "sync";
+  static warren::LogQueue queue(1000);
+  if (how == "drains") {
+    options.log_level = warren::LogLevel::info;
+    options.log_queue = &queue;
+  }
   return std::make_unique<Communicator>(Communicator::create(options));
 }
 
@@ -137,6 +144,10 @@ int main(int argc, char** argv) {
     if (how == "child") in_a_child([] { comm.reset(); });
     if (how == "child_job") in_a_child(job_of_child);
     if (how == "spawns") in_a_child(become_plain, 9);
+    if (how == "drains") {
+      comm->drain(std::chrono::seconds(0));
+      pause();
+    }
     if (how == "replaces") {
       comm.reset();
       become_plain();

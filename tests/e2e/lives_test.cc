@@ -1,5 +1,7 @@
 // A rank that leaves without finalize and comes back as a new life, in one process: what the others owe it in places
 // where a killed process seldom finds them.
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <exception>
 #include <functional>
@@ -16,6 +18,7 @@ namespace warren {
 namespace {
 
 using testing::Cluster;
+using ::testing::HasSubstr;
 
 // Each rank is a host and a failure domain of its own: a new life fetches what it replays, and nothing goes with one.
 void apart(int rank, Options& o) {
@@ -363,6 +366,66 @@ TEST(Lives, WhoDrainsBeginsNothingAndItsNextLifeGoesOn) {
     comm.finalize();
   };
   run_both(drainer, other);
+}
+
+// A sink of the program's is called by the thread that recovers, which waits for it as long as it takes.
+TEST(Lives, ARecoveryWaitsForNobodyToTakeLogLinesFromAQueue) {
+  Cluster cluster;
+  const auto two_lives = [&] {
+    Options o = cluster.options(1, 2);
+    apart(1, o);
+    for (int life = 0; life < 2; life++) {
+      Communicator comm = Communicator::create(o);
+      EXPECT_EQ(comm.allreduce(1), 2);
+      if (life == 0) continue;  // it leaves without finalize
+      EXPECT_EQ(comm.allreduce(5), 10);
+      comm.finalize();
+    }
+  };
+  const auto other = [&] {
+    LogQueue queue(2);
+    Options o = cluster.options(0, 2);
+    apart(0, o);
+    o.log_queue = &queue;
+    o.log_level = LogLevel::info;
+    {
+      Communicator comm = Communicator::create(o);
+      EXPECT_EQ(comm.allreduce(1), 2);
+      EXPECT_EQ(comm.allreduce(5), 10);
+      comm.finalize();
+    }
+    const auto dropped = queue.next();
+    ASSERT_TRUE(dropped);
+    EXPECT_EQ(dropped->level, LogLevel::warning);
+    EXPECT_THAT(dropped->text, HasSubstr("log lines are missing here"));
+    EXPECT_TRUE(queue.next());
+    EXPECT_TRUE(queue.next());
+    EXPECT_FALSE(queue.next()) << "the communicator is gone";
+  };
+  run_both(two_lives, other);
+}
+
+TEST(Lives, LogLinesAreTakenWhileCreateWaits) {
+  LogQueue queue(100);
+  Options o;
+  o.tracker = "127.0.0.1:1";  // where nobody is
+  o.insecure_no_auth = true;
+  o.job = "job";
+  o.worker_id = "0";
+  o.world_size = 1;
+  o.join_timeout_ms = std::chrono::milliseconds(500);
+  o.log_queue = &queue;
+  o.log_level = LogLevel::info;
+  std::promise<std::string> first;
+  std::thread taker([&] {
+    const auto line = queue.next();
+    first.set_value(line ? line->text : "none");
+    while (queue.next()) {
+    }
+  });
+  EXPECT_THROW((void)Communicator::create(o), Error);
+  EXPECT_THAT(first.get_future().get(), HasSubstr("warren 0.1.0: "));
+  taker.join();  // no line comes where no communicator was made
 }
 
 }  // namespace

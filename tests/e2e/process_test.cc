@@ -296,5 +296,19 @@ TEST(Processes, AWorkerThatHasLeftBecomesItsNextLifeByExec) {
   EXPECT_EQ(worker.wait(), 0);
 }
 
+// The program gets to none of them any more.
+TEST(Processes, LogLinesThatWaitInAQueueWhenTheLibraryEndsTheProcessGoToStandardError) {
+  Cluster cluster;
+  std::vector<std::string> arguments = leaver(cluster, "drains");
+  arguments.insert(arguments.begin(), {"/bin/sh", "-c", "exec \"$@\" 2>&1", "sh"});
+  Process worker(arguments);
+  std::vector<std::string> lines;
+  for (std::string line = worker.line(); !line.empty(); line = worker.line()) lines.push_back(line);
+  EXPECT_EQ(worker.wait(), 75);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_THAT(lines.front(), HasSubstr("info: warren 0.1.0: ")) << "what create() logs first";
+  EXPECT_THAT(lines.back(), HasSubstr("this worker leaves job parent and ends with exit code 75"));
+}
+
 }  // namespace
 }  // namespace warren

@@ -112,6 +112,19 @@ void warren_last_failure_sized(warren_failure* failure, size_t) {
 const char* warren_last_error(void) {
   return fake->error.c_str();
 }
+struct warren_log_queue {};
+warren_code warren_log_queue_create(size_t, warren_log_queue** queue) {
+  *queue = new warren_log_queue;
+  return WARREN_OK;
+}
+warren_code warren_next_log(warren_log_queue*, int64_t timeout_ms, warren_log_level* level, const char** text) {
+  *level = WARREN_LOG_ERROR;
+  *text = "rank 3 is lost";
+  return timeout_ms < 0 ? WARREN_OK : timeout_ms == 0 ? WARREN_TIMEOUT : WARREN_CLOSED;
+}
+void warren_log_queue_free(warren_log_queue* queue) {
+  delete queue;
+}
 warren_code warren_create(const warren_options* options, warren_comm** comm) {
   fake->options = *options;
   if (options->tracker != nullptr) fake->created_with = options->tracker;
@@ -400,6 +413,20 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   EXPECT_EQ(fake_.options.log_level, -1);
   EXPECT_EQ(fake_.options.struct_size, sizeof(warren_options));
   EXPECT_EQ(lines, std::vector<std::string>{"waiting for rank 3"});
+}
+
+TEST_F(FacadeTest, TakesLogLinesFromAQueue) {
+  LogQueue queue(10);
+  Options options;
+  options.log_queue = &queue;
+  const Communicator comm = Communicator::create(options);
+  EXPECT_EQ(fake_.options.log_queue, queue.get());
+  const auto line = queue.next();
+  ASSERT_TRUE(line);
+  EXPECT_EQ(line->level, LogLevel::error);
+  EXPECT_EQ(line->text, "rank 3 is lost");
+  EXPECT_FALSE(queue.next(std::chrono::milliseconds(-7))) << "does not wait without end";
+  EXPECT_FALSE(queue.next(std::chrono::seconds(1)));
 }
 
 TEST_F(FacadeTest, SaysWhoAndWhereItIs) {

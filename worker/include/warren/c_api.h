@@ -80,10 +80,12 @@ typedef enum warren_op {
 
 typedef struct warren_comm warren_comm;     /* a communicator */
 typedef struct warren_handle warren_handle; /* an asynchronous call */
+typedef struct warren_log_queue warren_log_queue;
 
 typedef enum warren_log_level { WARREN_LOG_INFO = 0, WARREN_LOG_WARNING = 1, WARREN_LOG_ERROR = 2 } warren_log_level;
 /* Called from any thread of the library, and from several at once, a line each; `text` is valid during the call. Until
- * the communicator, those split from it and their handles are gone. */
+ * the communicator, those split from it and their handles are gone. The thread that talks to the tracker waits for it:
+ * a sink that blocks, as on an interpreter's lock, holds up recoveries. A log queue does not. */
 typedef void (*warren_log_sink)(warren_log_level level, const char* text, void* context);
 /* Asked about ten times a second by a thread of the program's that waits in a call, or in warren_create: 0, it goes on.
  * Anything else: it does not, and this worker's life in the job is over, as by warren_abort. It may take long, and must
@@ -156,6 +158,7 @@ typedef struct warren_options {
   size_t settings_count;
   warren_interrupt interrupt; /* NULL: nobody is asked */
   void* interrupt_context;
+  warren_log_queue* log_queue; /* log lines wait there, see below; not together with log_sink */
 } warren_options;
 
 /* `size`: of the struct as the program knows it, which an older header may have made smaller than this library's. */
@@ -185,6 +188,19 @@ static inline warren_failure warren_last_failure(void) {
   warren_last_failure_sized(&failure, sizeof failure);
   return failure;
 }
+/* A log queue holds log lines until the program takes them, so that no thread of the library waits for the program. It
+ * is given to warren_create (warren_options.log_queue), and keeps up to `lines` (1 to 65,536) of 4 MiB in all. Where it
+ * is full the oldest line is dropped, and the next one that is taken says how many were. Lines that the library writes
+ * before it ends the process (on_rollback "exit"), and those still in the queue then, go to standard error. */
+WARREN_API warren_code warren_log_queue_create(size_t lines, warren_log_queue** queue);
+/* Takes the oldest line, from any thread, also beside calls and while warren_create runs; one thread at a time. *text
+ * is valid until the next call for this queue. Waits for at most timeout_ms, without end if that is negative:
+ * WARREN_TIMEOUT. WARREN_CLOSED: the queue is empty, and stays so, as all communicators that it was given to are
+ * destroyed, or were not made. A queue that was given to none waits for the first. */
+WARREN_API warren_code warren_next_log(warren_log_queue* queue, int64_t timeout_ms, warren_log_level* level,
+                                       const char** text);
+/* Lines that come later go to standard error. No other thread may be in warren_next_log. NULL is allowed. */
+WARREN_API void warren_log_queue_free(warren_log_queue* queue);
 
 /* Joins the job and waits until all of it is there. NULL options: everything from the environment. */
 WARREN_API warren_code warren_create(const warren_options* options, warren_comm** comm);

@@ -35,6 +35,7 @@
 #error "Warren's C++ interface needs C++20 (-std=c++20); warren/c_api.h is C99"
 #endif
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
@@ -309,6 +310,49 @@ concept Reduction = std::is_trivially_copyable_v<T> && std::default_initializabl
 
 enum class LogLevel : int { info = WARREN_LOG_INFO, warning = WARREN_LOG_WARNING, error = WARREN_LOG_ERROR };
 
+struct LogLine {
+  LogLevel level;
+  std::string text;
+};
+
+// Log lines that wait until the program takes them, so that no thread of the library waits for the program: of the
+// communicators that are made with it (Options::log_queue). Bounded: where it is full the oldest line is dropped, and
+// the next one says how many were. Move-only. For a thread of its own: while (auto line = queue.next())
+// print(line->text);
+class LogQueue {
+ public:
+  explicit LogQueue(std::size_t lines) { detail::check(warren_log_queue_create(lines, &queue_)); }
+  LogQueue(LogQueue&& other) noexcept : queue_(std::exchange(other.queue_, nullptr)) {}
+  LogQueue& operator=(LogQueue&& other) noexcept {
+    std::swap(queue_, other.queue_);
+    return *this;
+  }
+  LogQueue(const LogQueue&) = delete;
+  LogQueue& operator=(const LogQueue&) = delete;
+  ~LogQueue() { warren_log_queue_free(queue_); }
+
+  // The oldest line, which it waits for. Nothing: all communicators that log here are gone, and no line is left. From
+  // one thread at a time, also beside calls and create().
+  [[nodiscard]] std::optional<LogLine> next() { return take(-1); }
+  // Nothing: also where none has come within this time.
+  [[nodiscard]] std::optional<LogLine> next(std::chrono::milliseconds within) {
+    return take(std::max<std::int64_t>(0, within.count()));
+  }
+  [[nodiscard]] warren_log_queue* get() const noexcept { return queue_; }
+
+ private:
+  std::optional<LogLine> take(std::int64_t timeout_ms) {
+    warren_log_level level = WARREN_LOG_INFO;
+    const char* text = nullptr;
+    const warren_code code = warren_next_log(queue_, timeout_ms, &level, &text);
+    if (code == WARREN_TIMEOUT || code == WARREN_CLOSED) return std::nullopt;
+    detail::check(code);
+    return LogLine{static_cast<LogLevel>(level), text};
+  }
+
+  warren_log_queue* queue_ = nullptr;
+};
+
 // What is left empty, 0 or false is taken from WARREN_* variables, the file named by WARREN_CONFIG, the launcher's
 // variables, or the default, in this order.
 struct Options {
@@ -330,8 +374,9 @@ struct Options {
   bool no_checksums = false;      // payload on TCP links, and what NCCL moves, is not checksummed
   bool check_call_sites = false;  // a collective must be called from the same place on all ranks
   // Empty: standard error. Called from any thread of the library, and from several at once, a line each; the text is
-  // valid during the call. What it throws is swallowed.
+  // valid during the call. What it throws is swallowed. Where it may block, recoveries wait: take a log_queue then.
   std::function<void(LogLevel, std::string_view)> log_sink;
+  LogQueue* log_queue = nullptr;      // lines wait there instead. There until create() has returned
   std::optional<LogLevel> log_level;  // least level that is logged
   std::string domain_id;              // equal for what dies together
   std::optional<int> replicas;        // copies of what is logged, in distinct failure domains; 0: no fault tolerance
@@ -1463,3 +1508,4 @@ inline Communicator Communicator::create(const Options& options) {
 }  // namespace warren
 
 #endif  // WARREN_WARREN_H_
+  if (options.log_queue != nullptr) c.log_queue = options.log_queue->get();
