@@ -11,6 +11,9 @@ namespace warren {
 
 [[nodiscard]] std::uint64_t xxh3(std::span<const std::byte> bytes, std::uint64_t seed = 0);
 
+// Of these pieces, one after the other: what one piece of the same bytes has.
+[[nodiscard]] std::uint64_t xxh3_of_pieces(std::span<const std::span<const std::byte>> pieces);
+
 struct Hash128 {
   std::uint64_t low = 0, high = 0;
   friend bool operator==(const Hash128&, const Hash128&) = default;

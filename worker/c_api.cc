@@ -235,7 +235,8 @@ struct warren_comm {
   bool fuses = false;              // between fusion_begin and fusion_end
   bool lasts = true;               // every life makes it again, under the same name
   warren::worker::Session::State loaded;
-  bool first = false;  // made by warren_create
+  bool released = false;  // what was loaded
+  bool first = false;     // made by warren_create
 };
 
 struct warren_handle {
@@ -651,7 +652,6 @@ void warren_last_failure_sized(warren_failure* failure, size_t size) {
   std::memcpy(failure, &all, std::min(size, sizeof all));
 }
 
-warren_code warren_create(const warren_options* options, warren_comm** comm) {
 warren_code warren_log_queue_create(size_t lines, warren_log_queue** queue) {
   if (queue == nullptr) return report(Status(Code::kInvalidArgument, "log_queue_create: a pointer is NULL"));
   *queue = nullptr;
@@ -694,6 +694,7 @@ void warren_log_queue_free(warren_log_queue* queue) {
   delete queue;
 }
 
+warren_code warren_create(const warren_options* options, warren_comm** comm) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "where the communicator goes is NULL"));
   *comm = nullptr;
   return report(caught([&]() -> Status {
@@ -715,16 +716,16 @@ void warren_log_queue_free(warren_log_queue* queue) {
     warren::worker::Log log;
     log.least = settings.value().log_level;
     log.readable = [](std::string text) { return site_names().explain(std::move(text)); };
-    if (options != nullptr) {
     std::unique_ptr<LogUse> log_use;
+    if (options != nullptr) {
       log.sink = options->log_sink;
       log.context = options->log_context;
-    }
       if (options->log_queue != nullptr) {
         if (options->log_sink != nullptr) return {Code::kInvalidArgument, "log_queue and log_sink are both given"};
         log.queue = options->log_queue->queue;
         log_use = std::make_unique<LogUse>(log.queue);
       }
+    }
     log(WARREN_LOG_INFO, std::string("warren ") + WARREN_VERSION + ": " + describe(settings.value()) +
                              "; the others have their defaults");
     for (const std::string& line : misspelled) log(WARREN_LOG_WARNING, line);
@@ -733,8 +734,8 @@ void warren_log_queue_free(warren_log_queue* queue) {
     auto session = Session::create(settings.value(), log, interrupt);
     if (!session.ok()) return session.status();
     auto made = std::make_unique<warren_comm>();
-    made->shared = std::make_shared<Shared>();
     made->log_use = std::move(log_use);
+    made->shared = std::make_shared<Shared>();
     made->shared->session = std::move(session).value();
     made->shared->generation = fork_generation.load();
     made->rank = made->shared->session->rank().value;
@@ -970,6 +971,28 @@ warren_code warren_checkpoint_places(warren_comm* comm, const warren_place* glob
   });
 }
 
+warren_code warren_checkpoint_from(warren_comm* comm, int32_t root, const warren_place* global, size_t global_places,
+                                   const warren_place* local, size_t local_places) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "checkpoint_from: the communicator is NULL"));
+  const std::uint64_t site = WARREN_SITE;
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (!comm->first) {
+      return {Code::kInvalidArgument, "checkpoint_from: only on the communicator that warren_create made"};
+    }
+    const bool is_root = comm->rank == root;
+    const auto globals = places_of(is_root ? global : nullptr, is_root ? global_places : 0, "checkpoint_from");
+    const auto locals = places_of(local, local_places, "checkpoint_from");
+    if (!globals.ok()) return globals.status();
+    if (!locals.ok()) return locals.status();
+    const auto global_state = read_only(globals.value()), local_state = read_only(locals.value());
+    const Session::Places mine(local_state);
+    return comm->shared->session->checkpoint_from(root, global_state, local == nullptr ? nullptr : &mine, comm->stream,
+                                                  site);
+  });
+}
+
 warren_code warren_restore(warren_comm* comm, const warren_place* global, size_t global_places,
                            const warren_place* local, size_t local_places) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "restore: the communicator is NULL"));
@@ -977,6 +1000,7 @@ warren_code warren_restore(warren_comm* comm, const warren_place* global, size_t
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (comm->loaded.version == 0) return {Code::kInvalidArgument, "restore: load_checkpoint has given no state"};
+    if (comm->released) return {Code::kInvalidArgument, "restore: the states were released"};
     const auto globals = places_of(global, global_places, "restore");
     const auto locals = places_of(local, local_places, "restore");
     if (!globals.ok()) return globals.status();
@@ -988,6 +1012,17 @@ warren_code warren_restore(warren_comm* comm, const warren_place* global, size_t
     status = session.restore(globals.value(), comm->loaded.global, comm->stream);
     if (status.ok()) status = session.restore(locals.value(), comm->loaded.local, comm->stream);
     return status;
+  });
+}
+
+warren_code warren_release_states(warren_comm* comm) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "release_states: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    comm->loaded = {.version = comm->loaded.version, .world_size = comm->loaded.world_size, .global = {}, .local = {}};
+    comm->released = true;
+    return {};
   });
 }
 

@@ -135,12 +135,20 @@ std::optional<Result<Checkpoints::State>> Checkpoints::loaded() {
 
 // ---- take
 
-Status Checkpoints::log(const RecordKey& key, const RecordInfo& info, std::span<const std::byte> state,
-                        const Ranges& bytes) {
+Status Checkpoints::log_empty(const RecordKey& key, const Known& taken) {
+  return recall_.log().publish(key, info_of(0, taken.has_local, taken.world_size), 0, {});
+}
+
+// What lies in several places is copied a block at a time.
+Status Checkpoints::log(const RecordKey& key, const RecordInfo& info, const PlacedState& state, const Ranges& bytes) {
   if (state.empty()) return recall_.log().publish(key, info, 0, {});
+  const std::uint64_t most = state.places().size() == 1 ? state.size() : StateHashes::kBlockBytes;
+  std::vector<std::byte> scratch;
   for (const Interval& i : bytes.intervals()) {
-    const Status status = recall_.log().publish(key, info, i.begin, state.subspan(i.begin, i.end - i.begin));
-    if (!status.ok()) return status;
+    for (std::uint64_t at = i.begin; at < i.end; at += most) {
+      const Status status = recall_.log().publish(key, info, at, state.bytes(at, std::min(i.end, at + most), scratch));
+      if (!status.ok()) return status;
+    }
   }
   return {};
 }
@@ -196,6 +204,14 @@ void Checkpoints::compare_with_the_dead(const RecordKey& key, const RecordInfo& 
   }
 }
 
+void Checkpoints::compare_with_the_dead(const RecordKey& key, const RecordInfo& info, const PlacedState& state) {
+  std::uint64_t at = 0;
+  for (const auto& place : state.places()) {
+    compare_with_the_dead(key, info, at, place);
+    at += place.size();
+  }
+}
+
 Status Checkpoints::may_hold(std::uint64_t state_bytes) {
   if (state_bytes <= limits::kMaxStateBytes) return {};
   return {Code::kInvalidArgument, "a checkpoint's state has " + std::to_string(state_bytes) + " bytes, and may have " +
@@ -203,38 +219,44 @@ Status Checkpoints::may_hold(std::uint64_t state_bytes) {
 }
 
 // This rank's share of a global state, a block at a time: it is in the processor's cache when it is copied.
-Status Checkpoints::log_and_hash(const Known& taken, std::span<const std::byte> state, StateHashes& hashes) {
+Status Checkpoints::log_and_hash(const Known& taken, const PlacedState& state, StateHashes& hashes) {
   const RecordKey key = taken.key(RecordKind::kGlobal, 0);
   const RecordInfo info = info_of(state.size(), taken.has_local, taken.world_size);
   if (state.empty()) return log(key, info, state, {});
   if (hashes.blocks() == 0) hashes = StateHashes(state.size());
   const Ranges share = duty(taken);
+  std::vector<std::byte> scratch;
   for (std::uint64_t i = 0; i < hashes.blocks(); ++i) {
     const Interval b = hashes.block(i);
-    if (!hashes.has(i)) hashes.add(i, state.subspan(b.begin, b.end - b.begin));
+    if (!hashes.has(i)) hashes.add(i, state.bytes(b.begin, b.end, scratch));
     if (Status status = log(key, info, state, share.intersect(b.begin, b.end)); !status.ok()) return status;
   }
   return {};
 }
 
+Status Checkpoints::log_local(const Known& taken, const PlacedState& state) {
+  const RecordKey key = taken.key(RecordKind::kLocal, static_cast<std::uint64_t>(engine_.plan().self.value));
+  const RecordInfo info = info_of(state.size(), true, taken.world_size);
+  compare_with_the_dead(key, info, state);
+  return log(key, info, state, Ranges(0, state.size()));
+}
+
 // Logs this rank's part of the checkpoint that begins `version`.
-Result<Checkpoints::Pending> Checkpoints::log_state(Version version, std::span<const std::byte> global,
-                                                    const std::span<const std::byte>* local, StateHashes hashes) {
+Result<Checkpoints::Pending> Checkpoints::log_state(Version version, const PlacedState& global,
+                                                    const PlacedState* local, StateHashes hashes) {
   if (const Status may = may_hold(std::max(global.size(), local == nullptr ? 0 : local->size())); !may.ok()) return may;
-  const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
-  const std::uint32_t world_size = engine_.plan().world_size;
-  const Known taken{version, engine_.timeline(), global.size(), local != nullptr, world_size};
-  const RecordKey global_key = taken.key(RecordKind::kGlobal, 0), local_key = taken.key(RecordKind::kLocal, self);
-  compare_with_the_dead(global_key, info_of(global.size(), taken.has_local, world_size), 0, global);
-  if (local != nullptr) compare_with_the_dead(local_key, info_of(local->size(), true, world_size), 0, *local);
+  const Known taken{version, engine_.timeline(), global.size(), local != nullptr, engine_.plan().world_size};
+  compare_with_the_dead(taken.key(RecordKind::kGlobal, 0), info_of(global.size(), taken.has_local, taken.world_size),
+                        global);
   Status status = log_and_hash(taken, global, hashes);
-  if (status.ok() && local != nullptr) {
-    status = log(local_key, info_of(local->size(), true, world_size), *local, Ranges(0, local->size()));
-  }
+  if (status.ok() && local != nullptr) status = log_local(taken, *local);
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(version));
   Pending pending{taken, std::move(hashes)};
-  if (engine_.plan().shrinks) pending.state.assign(global.begin(), global.end());
-  if (local != nullptr) pending.local_hash = hash_of_state(*local);
+  if (engine_.plan().shrinks) {
+    pending.state.reserve(global.size());
+    for (const auto& place : global.places()) pending.state.insert(pending.state.end(), place.begin(), place.end());
+  }
+  if (local != nullptr) pending.local_hash = hash_of_placed(*local);
   return pending;
 }
 
@@ -274,8 +296,7 @@ bool Checkpoints::has_room_for_another() const {
          held + 2 * a_version <= recall_.log().budget_bytes();
 }
 
-Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local,
-                         StateHashes hashes) {
+Status Checkpoints::take(const PlacedState& global, const PlacedState* local, StateHashes hashes) {
   WARREN_CHECK(!owes_state_, "the state of the checkpoint before is there");
   WARREN_CHECK(local == nullptr || !engine_.plan().shrinks, "the owner refuses local states where ranks may be lost");
   auto taken = log_state(engine_.version().next(), global, local, std::move(hashes));
@@ -298,6 +319,32 @@ void Checkpoints::work_for_vote() {
   pull_duties(pending_.front().known);
 }
 
+Status Checkpoints::take_from_root(const PlacedState* global, const PlacedState* local, StateHashes agreed) {
+  WARREN_CHECK(!owes_state_, "the state of the checkpoint before is there");
+  WARREN_CHECK(!engine_.plan().shrinks, "where ranks may be lost all of a state is kept by all");
+  const std::uint64_t bytes = agreed.state_bytes();
+  if (const Status may = may_hold(std::max(bytes, local == nullptr ? 0 : local->size())); !may.ok()) return may;
+  const Known taken{engine_.version().next(), engine_.timeline(), bytes, local != nullptr, engine_.plan().world_size};
+  const RecordKey key = taken.key(RecordKind::kGlobal, 0);
+  Status status;
+  if (bytes == 0) {
+    status = log_empty(key, taken);
+  } else if (global != nullptr && StateHashes(*global) != agreed) {
+    contradict(key, "its root has given another state than the one whose hashes all ranks have");
+  } else if (global != nullptr) {
+    const RecordInfo info = info_of(bytes, taken.has_local, taken.world_size);
+    compare_with_the_dead(key, info, *global);
+    status = log(key, info, *global, Ranges(0, bytes));
+  }
+  if (status.ok() && local != nullptr) status = log_local(taken, *local);
+  if (!status.ok()) return status.because_of_this("cannot take " + name_of(taken.version));
+  if (Status begun = engine_.begin_version(taken.version); !begun.ok()) return begun;
+  Pending pending{taken, std::move(agreed)};
+  if (local != nullptr) pending.local_hash = hash_of_placed(*local);
+  hold(std::move(pending));
+  return {};
+}
+
 Status Checkpoints::take_later() {
   WARREN_CHECK(!owes_state_, "the state of the checkpoint before is there");
   const Status status = engine_.begin_version(engine_.version().next());
@@ -305,7 +352,7 @@ Status Checkpoints::take_later() {
   return status;
 }
 
-Status Checkpoints::give_state(std::span<const std::byte> global, StateHashes hashes) {
+Status Checkpoints::give_state(const PlacedState& global, StateHashes hashes) {
   WARREN_CHECK(owes_state_, "a state is given once");
   auto taken = log_state(engine_.version(), global, nullptr, std::move(hashes));
   if (!taken.ok()) return taken.status();
@@ -332,10 +379,10 @@ Status Checkpoints::take_in_parts(std::uint64_t global_bytes, std::optional<std:
   // Of what has no bytes a record says so.
   Status status;
   if (global_bytes == 0) {
-    status = log(taken.key(RecordKind::kGlobal, 0), info_of(0, taken.has_local, taken.world_size), {}, {});
+    status = log_empty(taken.key(RecordKind::kGlobal, 0), taken);
   }
   if (status.ok() && local_bytes == std::uint64_t{0}) {
-    status = log(taken.key(RecordKind::kLocal, self), info_of(0, true, taken.world_size), {}, {});
+    status = log_empty(taken.key(RecordKind::kLocal, self), taken);
   }
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(taken.version));
   status = engine_.begin_version(taken.version);

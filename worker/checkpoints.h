@@ -29,6 +29,7 @@
 #include "recovery/worker_machine.h"
 #include "worker/dead_segments.h"
 #include "worker/engine.h"
+#include "worker/placed_state.h"
 #include "worker/recall.h"
 #include "worker/state_hashes.h"
 #include "worker/state_piece.h"
@@ -80,15 +81,20 @@ class Checkpoints {
   // Snapshots and ends the version. No call is outstanding. `local` null: the program has none. kExhausted: no room in
   // the log; nothing has changed.
   // `hashes`: of the global state, as far as they are known.
-  [[nodiscard]] Status take(std::span<const std::byte> global, const std::span<const std::byte>* local,
-                            StateHashes hashes = {});
+  [[nodiscard]] Status take(const PlacedState& global, const PlacedState* local, StateHashes hashes = {});
+
+  // The same of a global state that one rank alone has, the root: it logs all of it, and each other rank pulls its duty
+  // from there. `global` null: this rank is not the root. `agreed`: the hashes of the state, the same on all ranks and
+  // in all lives, so that no two states are mixed: where a root's next life has another one, the job goes back to the
+  // checkpoint before. Not where ranks may be lost for good.
+  [[nodiscard]] Status take_from_root(const PlacedState* global, const PlacedState* local, StateHashes agreed);
 
   // The same in two steps, without a local state: ends the version; then the state, which is equal on all ranks, before
   // this rank's next call. Until then this rank cannot vote.
   [[nodiscard]] Status take_later();
   [[nodiscard]] bool owes_state() const { return owes_state_; }
   // kExhausted: no room in the log; it is still owed.
-  [[nodiscard]] Status give_state(std::span<const std::byte> global, StateHashes hashes = {});
+  [[nodiscard]] Status give_state(const PlacedState& global, StateHashes hashes = {});
 
   // The same where the states come to the CPU in parts, while the program goes on: ends the version. `share`: what
   // share_of() has said before, which will come of the global state, whose `hashes` are
@@ -153,15 +159,17 @@ class Checkpoints {
     std::vector<std::byte> bytes;  // where a global shard goes
     std::uint64_t begin = 0;
   };
-  [[nodiscard]] Status log(const RecordKey& key, const RecordInfo& info, std::span<const std::byte> state,
-                           const Ranges& bytes);
+  [[nodiscard]] Status log(const RecordKey& key, const RecordInfo& info, const PlacedState& state, const Ranges& bytes);
+  [[nodiscard]] Status log_empty(const RecordKey& key, const Known& taken);
+  [[nodiscard]] Status log_local(const Known& taken, const PlacedState& state);
   void contradict(const RecordKey& key, const std::string& how);
   void look_at_pulled(const Pull& pull, const RecordInfo& info, std::span<const std::byte> bytes);
   void compare_with_the_dead(const RecordKey& key, const RecordInfo& info, std::uint64_t at,
                              std::span<const std::byte> bytes);
-  [[nodiscard]] Result<Pending> log_state(Version version, std::span<const std::byte> global,
-                                          const std::span<const std::byte>* local, StateHashes hashes);
-  [[nodiscard]] Status log_and_hash(const Known& taken, std::span<const std::byte> state, StateHashes& hashes);
+  void compare_with_the_dead(const RecordKey& key, const RecordInfo& info, const PlacedState& state);
+  [[nodiscard]] Result<Pending> log_state(Version version, const PlacedState& global, const PlacedState* local,
+                                          StateHashes hashes);
+  [[nodiscard]] Status log_and_hash(const Known& taken, const PlacedState& state, StateHashes& hashes);
   [[nodiscard]] std::size_t most_pending() const;
   [[nodiscard]] bool has_room_for_another() const;
   [[nodiscard]] bool lacks_of_oldest() const;

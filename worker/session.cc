@@ -2150,21 +2150,24 @@ Result<Staging::Copy> Session::read_state(std::span<const std::byte> state, void
   return copy;
 }
 
-// Likewise all of them, one after the other.
-Result<Session::Gathered> Session::gather(Places places, void* stream) {
-  Gathered all;
-  if (places.size() > 1) all.memory.reserve(bytes_of(places));
-  for (const std::span<const std::byte> place : places) {
-    auto copy = read_state(place, stream);
+// Likewise of all of them. Copies of several places leave the pinned memory, whose budget may be less than all of them.
+Result<Session::Readable> Session::read_places(Places places, void* stream) {
+  if (places.size() == 1) {
+    auto copy = read_state(places.front(), stream);
     if (!copy.ok()) return copy.status();
-    if (places.size() == 1) {
-      all.copy = std::move(copy).value();
-      return all;
-    }
-    all.memory.insert(all.memory.end(), copy.value().bytes.begin(), copy.value().bytes.end());
+    const std::span<const std::byte> bytes = copy.value().bytes;
+    return Readable{std::move(copy).value(), {}, bytes};
   }
-  all.copy.bytes = all.memory;
-  return all;
+  std::vector<std::vector<std::byte>> copies;
+  std::vector<std::span<const std::byte>> readable;
+  for (const std::span<const std::byte> place : places) {
+    const auto copy = read_state(place, stream);
+    if (!copy.ok()) return copy.status();
+    std::span<const std::byte> bytes = copy.value().bytes;
+    if (bytes.data() != place.data()) bytes = copies.emplace_back(bytes.begin(), bytes.end());
+    readable.push_back(bytes);
+  }
+  return Readable{{}, std::move(copies), PlacedState(std::move(readable))};
 }
 
 Status Session::checkpoint(Places global, const Places* local, void* stream) {
@@ -2189,19 +2192,76 @@ Status Session::checkpoint(Places global, const Places* local, void* stream) {
     if (!on_gpu.ok()) return judge(on_gpu.status().because_of_this("cannot read the state for a checkpoint"));
   }
   if (on_gpu.value()) return checkpoint_on_gpu(lock, global, local, stream);
-  const auto global_state = gather(global, stream);
-  const auto local_state = gather(local == nullptr ? Places() : *local, stream);
+  const auto global_state = read_places(global, stream);
+  const auto local_state = read_places(local == nullptr ? Places() : *local, stream);
   lock.lock();
   if (!global_state.ok()) return global_state.status();
   if (!local_state.ok()) return local_state.status();
-  const std::span<const std::byte> bytes = global_state.value().copy.bytes;
   // While the checkpoint before is still being committed.
-  StateHashes hashes = hash_unlogged(lock, bytes);
+  StateHashes hashes = hash_unlogged(lock, global_state.value().state);
   status = await_commit(lock);
   if (!status.ok()) return status;
-  status = checkpoints_->take(bytes, local == nullptr ? nullptr : &local_state.value().copy.bytes, std::move(hashes));
+  status = checkpoints_->take(global_state.value().state, local == nullptr ? nullptr : &local_state.value().state,
+                              std::move(hashes));
   look_at_taken(status);
   return status;
+}
+
+Status Session::checkpoint_from(std::int32_t root, Places global, const Places* local, void* stream,
+                                std::uint64_t site) {
+  if (const Status status = needs_mode_wait("a checkpoint from a root"); !status.ok()) return status;
+  if (root < 0 || root >= static_cast<std::int32_t>(world_size())) {
+    return {Code::kInvalidArgument, "the root of a checkpoint is rank " + std::to_string(root) + ", and the job has " +
+                                        std::to_string(world_size()) + " ranks"};
+  }
+  const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "checkpoint");
+  std::unique_lock lock(mutex_);
+  Status status = end_calls(lock);
+  if (!status.ok()) return status;
+  if (!checkpoints_) return engine_.begin_version(engine_.version().next());
+  lock.unlock();
+  const bool is_root = self_.value == root;
+  const auto global_state = read_places(is_root ? global : Places(), stream);
+  if (!global_state.ok()) return global_state.status();
+  const auto local_state = read_places(local == nullptr ? Places() : *local, stream);
+  if (!local_state.ok()) return local_state.status();
+  const PlacedState* const roots = is_root ? &global_state.value().state : nullptr;
+  auto agreed = share_hashes(root, roots, site);
+  if (!agreed.ok()) return agreed.status();
+  lock.lock();
+  status = await_commit(lock);
+  if (!status.ok()) return status;
+  status = checkpoints_->take_from_root(roots, local == nullptr ? nullptr : &local_state.value().state,
+                                        std::move(agreed).value());
+  look_at_taken(status);
+  return status;
+}
+
+// Tells all ranks the hashes of a state that the root alone has: the same in each of their lives, also where the root's
+// next life has another state. `state` null: this rank is not the root.
+Result<StateHashes> Session::share_hashes(std::int32_t root, const PlacedState* state, std::uint64_t site) {
+  const auto failed = [](const Status& status) { return status.because_of_this("checkpoint from a root"); };
+  std::uint64_t bytes = state == nullptr ? 0 : state->size();
+  if (Status told = broadcast_words(root, {&bytes, 1}, site); !told.ok()) return failed(told);
+  // On all ranks alike.
+  if (Status may = Checkpoints::may_hold(bytes); !may.ok()) return may;
+  // Where this life's state has another size than that of the life before, no hash of it counts: nor do these.
+  std::vector<std::uint64_t> hashes(StateHashes(bytes).blocks(), 1);
+  if (state != nullptr && state->size() == bytes) hashes = StateHashes(*state).hashes();
+  if (Status told = broadcast_words(root, hashes, site); !told.ok()) return failed(told);
+  return StateHashes::of(bytes, std::move(hashes));
+}
+
+Status Session::broadcast_words(std::int32_t root, std::span<std::uint64_t> words, std::uint64_t site) {
+  CallSpec spec;
+  spec.collective = Collective::kBroadcast;
+  spec.type = DataType::kU64;
+  spec.output = words.data();
+  spec.count = words.size();
+  spec.root = root;
+  spec.site = site;
+  std::shared_ptr<const std::vector<Rank>> contributors;
+  return run(kWorldGroup, {self_.value, static_cast<std::int32_t>(world_size())}, spec, contributors);
 }
 
 Status Session::checkpoint_on_gpu(std::unique_lock<std::mutex>& lock, Places global, const Places* local,
@@ -2228,7 +2288,7 @@ Status Session::checkpoint_on_gpu(std::unique_lock<std::mutex>& lock, Places glo
 }
 
 // Hashes what this rank does not log, outside the lock; the rest is hashed as it is copied.
-StateHashes Session::hash_unlogged(std::unique_lock<std::mutex>& lock, std::span<const std::byte> state) {
+StateHashes Session::hash_unlogged(std::unique_lock<std::mutex>& lock, const PlacedState& state) {
   const Ranges share = checkpoints_->share_of(state.size());
   lock.unlock();
   StateHashes hashes(state.size());

@@ -126,6 +126,9 @@ class Session final : private DataPath {
   // this program has no local state, as in mode shrink. `stream`: the program's, on which states that lie on a GPU are
   // ready.
   Status checkpoint(Places global, const Places* local, void* stream);
+  // As checkpoint(), of a global state that the root alone has: `global` is read there alone. Two rounds before it tell
+  // all ranks its hashes. `site`: the program's call.
+  Status checkpoint_from(std::int32_t root, Places global, const Places* local, void* stream, std::uint64_t site);
   // Copies what load() has given to memory of the program, which may be written to after the work on `stream`.
   Status restore(std::span<const std::span<std::byte>> places, std::span<const std::byte> state, void* stream);
   // As warren_lazy_checkpoint.
@@ -255,11 +258,13 @@ class Session final : private DataPath {
   void end_life(const Status& why, Blame blame = Blame::kNobody);
   void abandon_call(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Result<Staging::Copy> read_state(std::span<const std::byte> state, void* stream);
-  struct Gathered {
-    Staging::Copy copy;
-    std::vector<std::byte> memory;  // of several places
+  // A state that can be read on the CPU.
+  struct Readable {
+    Staging::Copy copy;                          // of the only place, if it is not there
+    std::vector<std::vector<std::byte>> copies;  // of several places, those that are not there
+    PlacedState state;
   };
-  [[nodiscard]] Result<Gathered> gather(Places places, void* stream);
+  [[nodiscard]] Result<Readable> read_places(Places places, void* stream);
   // What a GPU has mapped of ranks of this host is used no more.
   // Something does, whether or not anybody waits for it.
   [[nodiscard]] bool has_to_go_on() const;
@@ -280,7 +285,9 @@ class Session final : private DataPath {
   [[nodiscard]] Status await_commit(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Status checkpoint_on_gpu(std::unique_lock<std::mutex>& lock, Places global, const Places* local,
                                          void* stream);
-  [[nodiscard]] StateHashes hash_unlogged(std::unique_lock<std::mutex>& lock, std::span<const std::byte> state);
+  [[nodiscard]] Result<StateHashes> share_hashes(std::int32_t root, const PlacedState* state, std::uint64_t site);
+  [[nodiscard]] Status broadcast_words(std::int32_t root, std::span<std::uint64_t> words, std::uint64_t site);
+  [[nodiscard]] StateHashes hash_unlogged(std::unique_lock<std::mutex>& lock, const PlacedState& state);
   [[nodiscard]] Status give_state(std::unique_lock<std::mutex>& lock);
   void look_at_taken(const Status& status);
   Status start_log();

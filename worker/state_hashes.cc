@@ -1,6 +1,9 @@
 #include "worker/state_hashes.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "recovery/limits.h"
 #include "recovery/state_digest.h"
@@ -21,8 +24,23 @@ std::uint64_t hash_of_state(std::span<const std::byte> bytes) {
 StateHashes::StateHashes(std::uint64_t state_bytes)
     : state_bytes_(state_bytes), hashes_((state_bytes + kBlockBytes - 1) / kBlockBytes) {}
 
-StateHashes::StateHashes(std::span<const std::byte> state) : StateHashes(state.size()) {
+std::uint64_t hash_of_placed(const PlacedState& state) {
+  const std::uint64_t hash = xxh3_of_pieces(state.places());
+  return hash == 0 ? 1 : hash;
+}
+
+StateHashes::StateHashes(const PlacedState& state) : StateHashes(state.size()) {
   add_outside({}, state);
+}
+
+Result<StateHashes> StateHashes::of(std::uint64_t state_bytes, std::vector<std::uint64_t> hashes) {
+  StateHashes made(state_bytes);
+  if (hashes.size() != made.blocks() || std::ranges::find(hashes, 0u) != hashes.end()) {
+    return Status(Code::kCorrupt, "a state of " + std::to_string(state_bytes) + " bytes does not have these " +
+                                      std::to_string(hashes.size()) + " hashes");
+  }
+  made.hashes_ = std::move(hashes);
+  return made;
 }
 
 Interval StateHashes::block(std::uint64_t index) const {
@@ -34,10 +52,11 @@ void StateHashes::add(std::uint64_t index, std::span<const std::byte> bytes) {
   hashes_[index] = hash_of_state(bytes);
 }
 
-void StateHashes::add_outside(const Ranges& bytes, std::span<const std::byte> state) {
+void StateHashes::add_outside(const Ranges& bytes, const PlacedState& state) {
+  std::vector<std::byte> scratch;
   for (std::uint64_t i = 0; i < blocks(); ++i) {
     const Interval b = block(i);
-    if (!bytes.covers(b.begin, b.end)) add(i, state.subspan(b.begin, b.end - b.begin));
+    if (!bytes.covers(b.begin, b.end)) add(i, state.bytes(b.begin, b.end, scratch));
   }
 }
 

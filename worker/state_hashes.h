@@ -9,11 +9,15 @@
 
 #include "recovery/messages.pb.h"
 #include "recovery/ranges.h"
+#include "recovery/result.h"
+#include "worker/placed_state.h"
 
 namespace warren::worker {
 
 // Of bytes in one piece; never 0.
 [[nodiscard]] std::uint64_t hash_of_state(std::span<const std::byte> bytes);
+// The same number for the same bytes, wherever they lie.
+[[nodiscard]] std::uint64_t hash_of_placed(const PlacedState& state);
 
 class StateHashes {
  public:
@@ -25,15 +29,21 @@ class StateHashes {
   // Has no hash yet.
   explicit StateHashes(std::uint64_t state_bytes);
   // Hashes all of this state.
-  explicit StateHashes(std::span<const std::byte> state);
+  explicit StateHashes(const PlacedState& state);
 
+  // Hashes that another rank has made of all blocks of a state of this size. kCorrupt: they are not that.
+  [[nodiscard]] static Result<StateHashes> of(std::uint64_t state_bytes, std::vector<std::uint64_t> hashes);
+
+  [[nodiscard]] std::uint64_t state_bytes() const { return state_bytes_; }
+  [[nodiscard]] const std::vector<std::uint64_t>& hashes() const { return hashes_; }
+  friend bool operator==(const StateHashes&, const StateHashes&) = default;
   [[nodiscard]] std::uint64_t blocks() const { return hashes_.size(); }
   [[nodiscard]] Interval block(std::uint64_t index) const;
   [[nodiscard]] bool has(std::uint64_t index) const { return hashes_[index] != 0; }
   // `bytes`: all of this block.
   void add(std::uint64_t index, std::span<const std::byte> bytes);
   // Hashes the blocks of `state` of which something lies outside `bytes`.
-  void add_outside(const Ranges& bytes, std::span<const std::byte> state);
+  void add_outside(const Ranges& bytes, const PlacedState& state);
   // Whether `bytes`, which begin at `at`, hold a block of another hash than it has here.
   [[nodiscard]] bool contradicts(std::uint64_t at, std::span<const std::byte> bytes) const;
   // Makes what a vote says: one hash stands for several blocks.

@@ -386,6 +386,11 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
     checkpoint.version = version.next();
     checkpoint.local = local && random.chance(0.8);
     checkpoint.lazy = !checkpoint.local && random.chance(0.3);
+    // Not drawn in turn: seeds stay what they were.
+    Random root(Random::mix(seed_ + version.value));
+    if (!checkpoint.lazy && !shape.shrinks && root.chance(0.3)) {
+      checkpoint.state_from = Rank(static_cast<std::int32_t>(root.below(shape.world_size)));
+    }
     append(checkpoint);
   }
 }

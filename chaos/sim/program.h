@@ -41,9 +41,10 @@ enum class StepKind : std::uint8_t { kRound, kLoad, kCheckpoint };
 struct ProgramStep {
   StepKind kind = StepKind::kRound;
   std::size_t index = 0;
-  Version version;     // kRound: in which it is; kCheckpoint: which it begins
-  bool local = false;  // kCheckpoint: with a local state
-  bool lazy = false;   // kCheckpoint: the state is given later
+  Version version;                 // kRound: in which it is; kCheckpoint: which it begins
+  bool local = false;              // kCheckpoint: with a local state
+  bool lazy = false;               // kCheckpoint: the state is given later
+  std::optional<Rank> state_from;  // kCheckpoint: this rank alone has the global state
   // kRound: a set-up round; the step that names it first. Later ones of the name must give the same.
   std::optional<std::size_t> setup;
   // kRound, where set-up rounds are inferred: one that each process makes once, at the beginning or at the end of a

@@ -1302,7 +1302,9 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
     const ProgramState* right = desynced_ ? judge_.oracle(timeline_).state_at(step.version, rank_) : nullptr;
     auto global = program_.saved_global(step.version, right != nullptr ? *right : state_);
     const auto local = program_.saved_local(step.version, rank_, right != nullptr ? *right : state_);
-    const std::span<const std::byte> local_state = local;
+    const worker::PlacedState local_state = local;
+    // Of what the ranks take from a root, all of them have heard in a round.
+    const worker::StateHashes agreed(global);
     bool with_local = step.local;
     if (settings_.world_size() > 1 &&
         world_.gives_other_state(worker_id(), attempt(), engine_.timeline(), step.version)) {
@@ -1321,6 +1323,10 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
     if (step.lazy) {
       status = checkpoints_->take_later();
       owed_state_ = global;
+    } else if (step.state_from) {
+      const worker::PlacedState global_state = global;
+      status = checkpoints_->take_from_root(step.state_from == rank_ ? &global_state : nullptr,
+                                            with_local ? &local_state : nullptr, agreed);
     } else if (on_gpu) {
       const Ranges share = checkpoints_->share_of(global.size());
       status = checkpoints_->take_in_parts(global.size(),

@@ -1,6 +1,7 @@
 // A rank that leaves without finalize and comes back as a new life, in one process: what the others owe it in places
 // where a killed process seldom finds them.
 #include <gmock/gmock.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <exception>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "tests/e2e/cluster.h"
+#include "tests/sanitized.h"
 
 namespace warren {
 namespace {
@@ -426,6 +428,96 @@ TEST(Lives, LogLinesAreTakenWhileCreateWaits) {
   EXPECT_THROW((void)Communicator::create(o), Error);
   EXPECT_THAT(first.get_future().get(), HasSubstr("warren 0.1.0: "));
   taker.join();  // no line comes where no communicator was made
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+// A state of which ranks make different bytes, such as a pickle: the root's are everybody's.
+TEST(Lives, ACheckpointFromARootIsLoadedByAll) {
+  Cluster cluster;
+  const auto global_of = [](int rank, std::uint64_t version) {
+    return bytes_of("made by rank " + std::to_string(rank) + " for version " + std::to_string(version));
+  };
+  const auto life = [&](int rank, std::uint64_t loads_least, std::uint64_t leaves_at) {
+    Options o = cluster.options(rank, 2);
+    apart(rank, o);
+    Communicator comm = Communicator::create(o);
+    const auto loaded = comm.load_checkpoint();
+    EXPECT_GE(loaded.version, loads_least);
+    if (loaded.version != 0) {
+      EXPECT_EQ(loaded.global, global_of(1, loaded.version));
+      EXPECT_EQ(loaded.local, bytes_of("local of " + std::to_string(rank)));
+    }
+    for (std::uint64_t version = loaded.version; version < 3; version++) {
+      if (version != 0) {
+        EXPECT_EQ(comm.allreduce(1), 2);
+      }
+      if (version + 1 == leaves_at) return;  // without finalize
+      // Returns when the one before is committed.
+      comm.checkpoint_from(1, global_of(rank, version + 1), bytes_of("local of " + std::to_string(rank)));
+    }
+    try {
+      comm.checkpoint_from(2, {});
+      ADD_FAILURE() << "there is no rank 2";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::invalid_argument) << e.what();
+    }
+    comm.finalize();
+  };
+  run_both([&] { life(0, 0, 0); },
+           [&] {
+             life(1, 0, 3);
+             life(1, 1, 0);
+           });
+}
+
+// The states that the library has loaded; what the program has copied is its own.
+TEST(Lives, LoadedStatesAreReleased) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  Cluster cluster;
+  Options o = cluster.options(0, 1);
+  o.data_dir = cluster.file("data");
+  {
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.load_checkpoint().version, 0u);
+    comm.checkpoint(std::vector<std::byte>(kBytes, std::byte{7}));
+    comm.checkpoint(std::vector<std::byte>(kBytes, std::byte{7}));  // returns when the one before is committed
+  }
+  warren_options c;
+  warren_options_init(&c);
+  c.tracker = o.tracker.c_str();
+  c.secret_file = o.secret_file.c_str();
+  c.job = o.job.c_str();
+  c.worker_id = o.worker_id.c_str();
+  c.data_dir = o.data_dir.c_str();
+  c.world_size = 1;
+  c.round_timeout_ms = o.round_timeout_ms.count();
+  warren_comm* comm = nullptr;
+  ASSERT_EQ(warren_create(&c, &comm), WARREN_OK) << warren_last_error();
+  EXPECT_EQ(warren_release_states(comm), WARREN_OK) << "there are none";
+  std::uint64_t version = 0;
+  const void* state = nullptr;
+  std::size_t bytes = 0;
+  ASSERT_EQ(warren_load_checkpoint(comm, &version, &state, &bytes, nullptr, nullptr), WARREN_OK);
+  ASSERT_GE(version, 1u);
+  ASSERT_EQ(bytes, kBytes);
+  EXPECT_EQ(static_cast<const std::byte*>(state)[bytes - 1], std::byte{7});
+  const auto used = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };
+  const std::size_t before = used();
+  EXPECT_EQ(warren_release_states(comm), WARREN_OK);
+  EXPECT_EQ(warren_release_states(comm), WARREN_OK) << "again";
+  if (!kAddressSanitized && !kThreadSanitized) {
+    EXPECT_LE(used() + kBytes, before + (std::size_t{1} << 20));
+  }
+  std::vector<std::byte> memory(kBytes);
+  const warren_place place{memory.data(), memory.size()};
+  EXPECT_EQ(warren_restore(comm, &place, 1, nullptr, 0), WARREN_INVALID_ARGUMENT);
+  EXPECT_EQ(warren_checkpoint_world_size(comm), 1u);
+  EXPECT_EQ(warren_finalize(comm), WARREN_OK);
+  warren_destroy(comm);
 }
 
 }  // namespace

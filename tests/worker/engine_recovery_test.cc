@@ -1394,7 +1394,7 @@ class Messages {
     if (round_ == rounds_) return false;
     if (round_ % 2 == 0 && round_ != checkpointed_) {
       if (!checkpoints.may_take()) return true;
-      const auto mine = std::as_bytes(std::span(&state_, 1));
+      const PlacedState mine = std::as_bytes(std::span(&state_, 1));
       const std::uint64_t at = static_cast<std::uint64_t>(round_);
       const Status status = checkpoints.take(std::as_bytes(std::span(&at, 1)), &mine);
       EXPECT_TRUE(status.ok()) << status.describe();
@@ -1566,7 +1566,7 @@ TEST(RecoveryOfCheckpoints, WhoTakesALostRanksPlaceHoldsItsShareAgain) {
     for (int r = 0; r < 4; r++) (void)load(r);
     for (int r = 0; r < 4; r++) {
       const auto local = local_of(r);
-      const std::span<const std::byte> local_state = local;
+      const PlacedState local_state = local;
       ASSERT_TRUE(world.checkpoints(r).take(global, &local_state).ok());
     }
     const auto committed = [&](int r) { return world.checkpoints(r).newest_committed() == version_of_program(1); };
@@ -2643,7 +2643,7 @@ TEST(Checkpoint, AWaitForItsCommitNamesWhatIsLacking) {
   World world(options);
   load_all(world, {0, 1});
   const std::uint64_t model = 5;
-  const auto state = std::as_bytes(std::span(&model, 1));
+  const PlacedState state = std::as_bytes(std::span(&model, 1));
   ASSERT_TRUE(world.checkpoints(0).take(state, &state).ok());
   EXPECT_EQ(world.checkpoints(0).describe_wait(),
             "checkpoint waits until checkpoint 1 is committed: rank 0 lacks the local state of rank 1");
@@ -2660,7 +2660,7 @@ TEST(Checkpoint, TheStateIsToldBeforeAVoteThatHasToWait) {
   World world(options);
   load_all(world, {0, 1});
   const std::uint64_t model = 5;
-  const auto state = std::as_bytes(std::span(&model, 1));
+  const PlacedState state = std::as_bytes(std::span(&model, 1));
   ASSERT_TRUE(world.checkpoints(0).take(state, &state).ok());
   ASSERT_TRUE(world.checkpoints(1).take(state, nullptr).ok());
   EXPECT_FALSE(world.checkpoints(0).take_vote());
@@ -2765,7 +2765,7 @@ TEST(StateOfADeadLife, AVoteTellsOfWhichLocalStateARankHasACopy) {
   load_all(world, {0, 1, 2});
   const std::vector<std::byte> global(1000, std::byte{1}), first(5000, std::byte{2}), second(5000, std::byte{3});
   const auto take = [&](int r, const std::vector<std::byte>& mine) {
-    const std::span<const std::byte> local = mine;
+    const PlacedState local = mine;
     ASSERT_TRUE(world.checkpoints(r).take(global, &local).ok());
   };
   for (const int r : {0, 1}) take(r, first);
@@ -2940,6 +2940,95 @@ TEST(CheckpointInParts, OfNothingIsCommittedAtOnce) {
   load_all(world, {0, 1});
   for (int r = 0; r < 2; r++) ASSERT_TRUE(world.checkpoints(r).take_in_parts(0, 0, {}, StateHashes()).ok());
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(1).may_take(); }));
+}
+
+// Three hosts, of which each byte of a state is on two.
+class CheckpointFromRoot : public ::testing::Test {
+ protected:
+  CheckpointFromRoot() {
+    World::Options options;
+    options.size = 3;
+    options.hosts = {0, 1, 2};
+    world_.emplace(options);
+    load_all(*world_, {0, 1, 2});
+    for (std::size_t i = 0; i < state_.size(); i++) state_[i] = static_cast<std::byte>(i * 7 + i / 1000);
+  }
+  // `given`: what the rank gives; null: it is not the root.
+  void take(int rank, const std::vector<std::byte>* given) {
+    const std::vector<std::byte> mine(100, static_cast<std::byte>(rank + 1));
+    const PlacedState local(mine), global(given != nullptr ? *given : mine);
+    const Status status =
+        world_->checkpoints(rank).take_from_root(given != nullptr ? &global : nullptr, &local, StateHashes(state_));
+    ASSERT_TRUE(status.ok()) << status.describe();
+    EXPECT_EQ(world_->engine(rank).version(), version_of_program(1));
+  }
+  bool committed() {
+    return world_->run([&] {
+      return std::ranges::all_of(std::array{0, 1, 2}, [&](int r) { return world_->checkpoints(r).may_take(); });
+    });
+  }
+  // Kills a rank, whose next life loads.
+  Checkpoints::State next_life(int rank) {
+    world_->kill(rank);
+    world_->next_epoch({rank});
+    world_->load(rank);
+    std::optional<Result<Checkpoints::State>> loaded;
+    EXPECT_TRUE(world_->run([&] { return (loaded = world_->checkpoints(rank).loaded()).has_value(); }));
+    EXPECT_TRUE(loaded->ok()) << loaded->status().describe();
+    return loaded->ok() ? std::move(*loaded).value() : Checkpoints::State{};
+  }
+
+  std::optional<World> world_;
+  std::vector<std::byte> state_ = std::vector<std::byte>(300'000);
+  const RecordKey key_{RecordKind::kGlobal, {Timeline(0), kWorldGroup, version_of_program(1), Sequence(0)}};
+};
+
+TEST_F(CheckpointFromRoot, TheRootsBytesAreTheStateOfAll) {
+  for (const int rank : {2, 0, 1}) take(rank, rank == 1 ? &state_ : nullptr);
+  ASSERT_TRUE(committed());
+  EXPECT_EQ(world_->log(1).reader()->held(key_), Ranges(0, state_.size()));
+  for (const int rank : {0, 2}) EXPECT_LT(world_->log(rank).reader()->held(key_).size(), state_.size()) << rank;
+  const auto loaded = next_life(1);
+  EXPECT_EQ(loaded.version, 1u);
+  EXPECT_EQ(loaded.global, state_) << "from the others' copies";
+  EXPECT_EQ(loaded.local, std::vector<std::byte>(100, std::byte{2}));
+}
+
+TEST_F(CheckpointFromRoot, ARootThatIsKilledBeforeTheCommitGivesItAgain) {
+  for (const int rank : {0, 2}) take(rank, nullptr);
+  for (int i = 0; i < 10000; i++) (void)world_->step();
+  EXPECT_FALSE(world_->checkpoints(0).may_take());
+  EXPECT_EQ(next_life(1).version, 0u);
+  take(1, &state_);
+  ASSERT_TRUE(committed());
+  EXPECT_EQ(next_life(0).global, state_);
+}
+
+// As a pickle of a set is, whose order is another one in each process.
+TEST_F(CheckpointFromRoot, ARootWhoseNextLifeHasAnotherStateTakesTheJobBack) {
+  for (const int rank : {0, 1, 2}) take(rank, rank == 1 ? &state_ : nullptr);
+  EXPECT_EQ(next_life(1).version, 0u);
+  std::vector<std::byte> other = state_;
+  other[200'000] ^= std::byte{1};
+  take(1, &other);
+  const auto reader = world_->log(1).reader();
+  for (const Interval& i : reader->held(key_).intervals()) {
+    std::vector<std::byte> held(i.end - i.begin);
+    ASSERT_TRUE(reader->read(key_, i.begin, held));
+    EXPECT_TRUE(std::ranges::equal(held, std::span(state_).subspan(i.begin, held.size())))
+        << "what others had of the first state may come; nothing of the other one may be mixed with it";
+  }
+  const Status failure = world_->checkpoints(1).take_failure();
+  EXPECT_EQ(failure.code(), Code::kUnavailable);
+  EXPECT_NE(failure.describe().find("all ranks go back to the checkpoint before"), std::string::npos)
+      << failure.describe();
+  EXPECT_FALSE(world_->checkpoints(1).take_vote());
+}
+
+TEST_F(CheckpointFromRoot, AStateWithoutBytesIsCommitted) {
+  state_.clear();
+  for (const int rank : {0, 1, 2}) take(rank, rank == 1 ? &state_ : nullptr);
+  ASSERT_TRUE(committed());
 }
 
 // The rest would be computed from an input that the final part has overwritten: no number then, but an error.

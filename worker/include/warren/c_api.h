@@ -258,7 +258,7 @@ WARREN_API warren_code warren_split(warren_comm* comm, int32_t color, int32_t ke
  * lives: same collectives, same counts, same order. Groups are split before the load, or in the version that uses them.
  *
  * load_checkpoint: *version: how many checkpoints the program had taken; 0: none, it starts from the beginning. The
- * states' memory belongs to the communicator and is valid until it is destroyed. Pointers may be NULL.
+ * states' memory belongs to the communicator and is valid until it is released or destroyed. Pointers may be NULL.
  * checkpoint: returns when a snapshot of the states is taken; the checkpoint is replicated, stored and committed behind
  * the program's back, and the next call waits for that. The global state is equal on all ranks (each keeps a share of
  * it); local states may differ. local NULL: this program has none, on all ranks. Ranks that differ get WARREN_DESYNC.
@@ -277,6 +277,15 @@ typedef struct warren_place {
  * local NULL: this program has no local states. */
 WARREN_API warren_code warren_checkpoint_places(warren_comm*, const warren_place* global, size_t global_places,
                                                 const warren_place* local, size_t local_places);
+/* As warren_checkpoint_places, of a global state that ranks cannot make alike, such as a pickle: the root's bytes are
+ * the state, for all ranks. `global` is read on the root alone; the others give NULL and 0. Local states are each
+ * rank's own. Two small rounds tell all ranks the state's hashes (8 bytes for 256 KiB); then the root logs all of the
+ * state, and each other rank takes its share from there behind the program's back, before the commit: the root's
+ * log_memory_bytes has room for all of it until the next commit. A root that is killed before the commit gives the
+ * state again in its next life. Where that one is another, the job goes back to the checkpoint before
+ * (WARREN_ROLLED_BACK): the two are never mixed. Not in mode shrink. */
+WARREN_API warren_code warren_checkpoint_from(warren_comm*, int32_t root, const warren_place* global,
+                                              size_t global_places, const warren_place* local, size_t local_places);
 /* Copies the states that warren_load_checkpoint has given on this communicator to where the program wants them; those
  * on a GPU are written after the work on the stream of warren_use_stream, and are there for all streams when this
  * returns. As often as you like. WARREN_INVALID_ARGUMENT: the places have not the bytes of the state, or there is none
@@ -295,6 +304,9 @@ WARREN_API warren_code warren_restore(warren_comm*, const warren_place* global, 
  * called. `context` must live until it was. */
 typedef int32_t (*warren_serialize)(const void** bytes, size_t* size, void* context);
 WARREN_API warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context);
+/* Frees the memory of the states that warren_load_checkpoint has given: their pointers are invalid from then on, and
+ * warren_restore fails. Again, or where nothing was loaded: nothing happens. */
+WARREN_API warren_code warren_release_states(warren_comm*);
 /* How many ranks the job had when what load_checkpoint gave was taken; 0: it gave none. Another number than the job has
  * now where it was started again with another world size (the setting `resize`): the global state is there, local
  * states are not (*local NULL, 0 bytes), and nothing that was computed after that checkpoint, set-up rounds among it.

@@ -1268,6 +1268,7 @@ class Communicator : public Calls {
     c.world_size = warren_checkpoint_world_size(get());
     take(c.global, global, global_bytes);
     take(c.local, local, local_bytes);
+    detail::check(warren_release_states(get()));
     return c;
   }
   // Returns when a snapshot is taken. `global` is equal on all ranks; `local` may differ; all ranks give one or none.
@@ -1294,6 +1295,17 @@ class Communicator : public Calls {
     detail::check(warren_checkpoint_places(get(), global.data(), global.size(),
                                            local.empty() ? &kNowhere : local.data(), local.size()));
   }
+  // Of a global state that ranks cannot make alike: the root's bytes are the state. `global` is read there alone, and
+  // may be empty elsewhere. See warren_checkpoint_from in c_api.h.
+  [[gnu::always_inline]] void checkpoint_from(int root, std::span<const std::byte> global) {
+    const warren_place place = whole(global);
+    detail::check(warren_checkpoint_from(get(), root, &place, 1, nullptr, 0));
+  }
+  [[gnu::always_inline]] void checkpoint_from(int root, std::span<const std::byte> global,
+                                              std::span<const std::byte> local) {
+    const warren_place place = whole(global), local_place = whole(local);
+    detail::check(warren_checkpoint_from(get(), root, &place, 1, &local_place, 1));
+  }
   struct Loaded {
     std::uint64_t version = 0;     // as of a Checkpoint; 0: nothing was written
     std::uint32_t world_size = 0;  // likewise; of a job of another size the local state is not written
@@ -1309,6 +1321,7 @@ class Communicator : public Calls {
     const bool ours = !local.empty() && loaded.world_size == static_cast<std::uint32_t>(world_size());
     detail::check(
         warren_restore(get(), global.data(), global.size(), ours ? local.data() : nullptr, ours ? local.size() : 0));
+    detail::check(warren_release_states(get()));
     return loaded;
   }
   // The lazy form: `serialize` gives the state, a contiguous range of trivially copyable values, and is called once, on
@@ -1373,6 +1386,11 @@ class Communicator : public Calls {
   requires std::is_trivially_copyable_v<T>
   friend Memory<T> allocate(Communicator& comm, std::size_t size);
   explicit Communicator(std::shared_ptr<detail::State> state) : Calls(std::move(state)) {}
+
+  // Nothing is written to.
+  [[nodiscard]] static warren_place whole(std::span<const std::byte> state) {
+    return {const_cast<std::byte*>(state.data()), state.size()};
+  }
 
   [[nodiscard]] std::optional<Communicator> adopt(warren_comm* comm) const {
     if (comm == nullptr) return std::nullopt;
@@ -1496,6 +1514,7 @@ inline Communicator Communicator::create(const Options& options) {
     c.log_sink = &detail::State::log;
     c.log_context = state.get();
   }
+  if (options.log_queue != nullptr) c.log_queue = options.log_queue->get();
   detail::check(warren_create(&c, &state->comm));
   return Communicator(std::move(state));
 }
@@ -1508,4 +1527,3 @@ inline Communicator Communicator::create(const Options& options) {
 }  // namespace warren
 
 #endif  // WARREN_WARREN_H_
-  if (options.log_queue != nullptr) c.log_queue = options.log_queue->get();
