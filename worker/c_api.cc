@@ -655,7 +655,7 @@ void warren_last_failure_sized(warren_failure* failure, size_t size) {
 warren_code warren_log_queue_create(size_t lines, warren_log_queue** queue) {
   if (queue == nullptr) return report(Status(Code::kInvalidArgument, "log_queue_create: a pointer is NULL"));
   *queue = nullptr;
-  return guarded([&]() -> Status {
+  return report(caught([&]() -> Status {
     if (lines == 0 || lines > LogQueue::kMostLines) {
       return {Code::kInvalidArgument, "log_queue_create: " + std::to_string(lines) + " lines are outside 1 to " +
                                           std::to_string(LogQueue::kMostLines)};
@@ -666,14 +666,14 @@ warren_code warren_log_queue_create(size_t lines, warren_log_queue** queue) {
     made->generation = fork_generation.load();
     *queue = made.release();
     return {};
-  });
+  }));
 }
 
 warren_code warren_next_log(warren_log_queue* queue, int64_t timeout_ms, warren_log_level* level, const char** text) {
   if (queue == nullptr || level == nullptr || text == nullptr) {
     return report(Status(Code::kInvalidArgument, "next_log: a pointer is NULL"));
   }
-  return guarded([&]() -> Status {
+  return report(caught([&]() -> Status {
     // Another thread of the parent may have held its lock.
     if (queue->generation != fork_generation.load()) return {Code::kClosed, "this log queue was made before a fork"};
     auto line = queue->queue->take(timeout_ms);
@@ -682,15 +682,15 @@ warren_code warren_next_log(warren_log_queue* queue, int64_t timeout_ms, warren_
     *level = line.value().level;
     *text = queue->text.c_str();
     return {};
-  });
+  }));
 }
 
 void warren_log_queue_free(warren_log_queue* queue) {
   if (queue == nullptr || queue->generation != fork_generation.load()) return;
-  (void)guarded([&]() -> Status {
+  (void)report(caught([&]() -> Status {
     (void)queue->queue->divert();
     return {};
-  });
+  }));
   delete queue;
 }
 
@@ -975,7 +975,7 @@ warren_code warren_checkpoint_from(warren_comm* comm, int32_t root, const warren
                                    const warren_place* local, size_t local_places) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "checkpoint_from: the communicator is NULL"));
   const std::uint64_t site = WARREN_SITE;
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (!comm->first) {
@@ -1017,7 +1017,7 @@ warren_code warren_restore(warren_comm* comm, const warren_place* global, size_t
 
 warren_code warren_release_states(warren_comm* comm) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "release_states: the communicator is NULL"));
-  return guarded([&]() -> Status {
+  return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     comm->loaded = {.version = comm->loaded.version, .world_size = comm->loaded.world_size, .global = {}, .local = {}};
