@@ -936,7 +936,7 @@ TEST(Codec, Heartbeats) {
   EXPECT_EQ(check([](auto& h) { *h.add_rounds() = h.rounds(0); }), "a round stands twice");
   const auto check_round = [&](auto change) { return check([&](auto& h) { change(*h.mutable_rounds(0)); }); };
   EXPECT_EQ(check_round([](auto& r) { r.set_collective(0); }), name + "unknown collective 0");
-  EXPECT_EQ(check_round([](auto& r) { r.set_collective(12); }), name + "unknown collective 12");
+  EXPECT_EQ(check_round([](auto& r) { r.set_collective(14); }), name + "unknown collective 14");
   EXPECT_EQ(check_round([](auto& r) { r.set_type(18); }), name + "unknown type 18");
   EXPECT_EQ(check_round([](auto& r) { r.set_op(10); }), name + "unknown operation 10");
   EXPECT_EQ(check_round([](auto& r) { r.set_algorithm(256); }), name + "unknown algorithm 256");

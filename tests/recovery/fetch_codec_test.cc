@@ -252,7 +252,7 @@ TEST(FetchCodec, BadRepliesSayWhy) {
         [where](const Reply& r) { return decode_fetch_reply(view(r.SerializeAsString()), where).status(); });
   };
   const std::vector<Bad<Reply>> of_both = {
-      {"collective 12", [](Reply& r) { r.mutable_entries(0)->set_collective(12); }},
+      {"collective 14", [](Reply& r) { r.mutable_entries(0)->set_collective(14); }},
       {"type 18", [](Reply& r) { r.mutable_entries(0)->set_type(18); }},
       {"operation 10", [](Reply& r) { r.mutable_entries(0)->set_op(10); }},
       {"algorithm 256", [](Reply& r) { r.mutable_entries(0)->set_algorithm(256); }},

@@ -74,7 +74,7 @@ TEST(Frame, WrongFieldsAreRefusedWithAReason) {
   EXPECT_EQ(refusal(5, 3), "corrupt: unknown frame kind 3");
   EXPECT_EQ(refusal(6, 16), "corrupt: stream 16 is over the limit");
   EXPECT_EQ(refusal(48, 0), "corrupt: unknown collective 0");
-  EXPECT_EQ(refusal(48, 12), "corrupt: unknown collective 12");
+  EXPECT_EQ(refusal(48, 14), "corrupt: unknown collective 14");
   EXPECT_EQ(refusal(49, 0), "corrupt: unknown type 0");
   EXPECT_EQ(refusal(49, 18), "corrupt: unknown type 18");
   EXPECT_EQ(refusal(50, 10), "corrupt: unknown operation 10");
