@@ -246,7 +246,7 @@ Status match(const FrameHeader& expected, const FrameHeader& got) {
     return corrupt("frame of epoch " + std::to_string(got.epoch.value) + " on a link of epoch " +
                    std::to_string(expected.epoch.value));
   }
-  if (got.kind != expected.kind || got.stream != expected.stream || got.round.group != expected.round.group) {
+  if (got.kind != expected.kind || got.stream != expected.stream) {
     return corrupt("frame belongs to another link");
   }
   if (got.round != expected.round || !agree(got.fingerprint, expected.fingerprint)) {

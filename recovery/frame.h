@@ -137,8 +137,8 @@ void encode(const FrameHeader& header, std::span<std::byte, FrameHeader::kWireBy
 [[nodiscard]] Result<FrameHeader> decode(std::span<const std::byte, FrameHeader::kWireBytes> bytes);
 
 // Whether `got` is the frame that the receiver waits for: kind, stream, epoch, round, message, fingerprint, payload
-// size. A stale epoch and another stream are kCorrupt (the link broke its promise); a different round or fingerprint is
-// kDesync and the message names both calls.
+// size. A stale epoch and another stream are kCorrupt (the link broke its promise); a different round, of whatever
+// group, or fingerprint is kDesync and the message names both calls.
 [[nodiscard]] Status match(const FrameHeader& expected, const FrameHeader& got);
 
 }  // namespace warren

@@ -25,6 +25,7 @@
 #include "recovery/limits.h"
 #include "storage/fork_guard.h"
 #include "storage/standard_descriptors.h"
+#include "storage/xxh3.h"
 #include "worker/call.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
@@ -39,6 +40,7 @@ using warren::Rank;
 using warren::ReduceOp;
 using warren::RoundId;
 using warren::Status;
+using warren::Version;
 using warren::worker::Call;
 using warren::worker::CallSpec;
 using warren::worker::GroupShape;
@@ -174,6 +176,9 @@ struct Shared {
   unsigned generation = 0;
   std::atomic<bool> busy{false};
   std::vector<warren_comm*> children;  // split from the first one and not destroyed
+  // By name, members and version: how often warren_group has made it in the version that is the newest here.
+  std::map<std::uint64_t, std::uint64_t> groups_made;
+  Version groups_made_in;
 
   // Allocated memory that was given back while the session was in use: by a callback, or beside another thread's call.
   void free_later(void* memory) {
@@ -237,6 +242,7 @@ struct warren_comm {
   warren::worker::Session::State loaded;
   bool released = false;  // what was loaded
   bool first = false;     // made by warren_create
+  std::string name;       // made by warren_group; else empty
 };
 
 struct warren_handle {
@@ -439,6 +445,17 @@ Status run_within(warren_comm& comm, const GroupShape& shape, const std::shared_
   return session.wait(*call);
 }
 
+// Of a group that is made only the place of the call is said.
+Status say_of_group(const warren_comm& comm, const warren_call_options& given, CallSpec& spec) {
+  const auto said = say(comm, given, spec);
+  if (!said.ok()) return said.status();
+  const bool else_nothing = said.value().setup.empty() && said.value().timeout_ms == 0 && spec.wire == DataType{} &&
+                            spec.algorithm == 0 && spec.prepare == nullptr;
+  if (else_nothing) return {};
+  return {Code::kInvalidArgument,
+          "a group has no wire type, algorithm, name of a set-up round, prepare function or timeout"};
+}
+
 Status issue(warren_comm& comm, CallSpec& spec, Said said, warren_handle** handle) {
   spec.stream = comm.stream;
   const GroupShape shape{comm.rank, static_cast<std::int32_t>(comm.members.size())};
@@ -553,6 +570,56 @@ GroupId split_id(const RoundId& round, std::int32_t color) {
     h ^= h >> 31;
   }
   return GroupId(h == 0 ? 1 : h);
+}
+
+constexpr std::size_t kMaxGroupNameBytes = 128;
+
+// "group \"pipeline\" of ranks 0, 3": as many as fit in a line.
+std::string describe_group(const char* name, std::span<const int32_t> ranks) {
+  constexpr std::size_t kMostShown = 16;
+  std::string text = "group \"" + std::string(name, strnlen(name, kMaxGroupNameBytes)) + "\" of ranks";
+  for (std::size_t i = 0; i < std::min(kMostShown, ranks.size()); i++) {
+    text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
+  }
+  return text + (ranks.size() > kMostShown ? ", … (" + std::to_string(ranks.size()) + ")" : "");
+}
+
+// The ranks of the job that these of `comm` are. kInvalidArgument: they, or the name, cannot be a group of this rank's.
+warren::Result<std::vector<Rank>> members_of(const warren_comm& comm, const char* name,
+                                             std::span<const int32_t> ranks) {
+  const auto refuse = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument, describe_group(name, ranks) + ": " + why);
+  };
+  const std::size_t name_bytes = strnlen(name, kMaxGroupNameBytes + 1);
+  if (name_bytes == 0 || name_bytes > kMaxGroupNameBytes) {
+    return refuse("its name has 1 to " + std::to_string(kMaxGroupNameBytes) + " bytes, this one " +
+                  (name_bytes == 0 ? "none" : "more"));
+  }
+  const auto size = static_cast<std::int32_t>(comm.members.size());
+  std::vector<bool> taken(comm.members.size());
+  std::vector<Rank> members;
+  for (const std::int32_t rank : ranks) {
+    if (rank < 0 || rank >= size) return refuse("the communicator has ranks 0 to " + std::to_string(size - 1));
+    if (taken[static_cast<std::size_t>(rank)]) return refuse("rank " + std::to_string(rank) + " is named twice");
+    taken[static_cast<std::size_t>(rank)] = true;
+    members.push_back(comm.members[static_cast<std::size_t>(rank)]);
+  }
+  if (taken[static_cast<std::size_t>(comm.rank)]) return members;
+  return refuse("rank " + std::to_string(comm.rank) + " has called it, and is none of them: its members alone do");
+}
+
+// What groups of this name and these members that are made in this version have in common.
+std::uint64_t hash_of_group(const std::string& name, const std::vector<Rank>& members, Version version) {
+  std::string text = name + '\0' + std::to_string(version.value);
+  for (const Rank rank : members) text += ' ' + std::to_string(rank.value);
+  return warren::xxh3(std::as_bytes(std::span(text)));
+}
+
+// One of them, by how many were made before: the same number at each member, in each of its lives, without a word of
+// the others. One that is destroyed may have messages that a new life asks for: the next one is another group.
+GroupId group_id(std::uint64_t hash, std::uint64_t before) {
+  const std::uint64_t id = warren::xxh3(std::as_bytes(std::span(&before, 1)), hash);
+  return GroupId(id == 0 ? 1 : id);
 }
 
 using Places = std::vector<std::span<std::byte>>;
@@ -884,12 +951,8 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     spec.site = site;
     status = issue(*comm, spec, {}, nullptr);
     if (!status.ok()) return status.because_of_this("split");
-    std::uint32_t channel = 0;
-    while (channel < used.size() * 64 && (used[channel / 64] >> channel % 64 & 1) != 0) channel++;
-    if (channel == used.size() * 64) {
-      return {Code::kExhausted, "split: over " + std::to_string(channel) +
-                                    " groups at once: destroy communicators that are no longer needed"};
-    }
+    const auto channel = warren::worker::Engine::free_channel(used);
+    if (!channel) return Session::no_channel().because_of_this("split");
     if (color == -1) return {};
     struct Entrant {
       std::int32_t key;
@@ -911,8 +974,55 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
       made->members.push_back(comm->members[entrants[i].rank]);
     }
     find_local(*made);
-    status = comm->shared->session->add_group(made->group, made->members, channel);
+    status = comm->shared->session->add_group(made->group, made->members, *channel);
     if (!status.ok()) return status.because_of_this("split");
+    comm->shared->children.push_back(made.get());
+    *out = made.release();
+    return {};
+  });
+}
+
+warren_code warren_group(warren_comm* comm, const char* name, const int32_t* ranks, size_t count,
+                         const warren_call_options* options, warren_comm** out) {
+  if (comm == nullptr || out == nullptr || name == nullptr || (ranks == nullptr && count != 0)) {
+    return report(Status(Code::kInvalidArgument, "group: a pointer is NULL"));
+  }
+  *out = nullptr;
+  CallSpec said;
+  said.collective = Collective::kAllreduce;
+  said.site = WARREN_SITE;
+  return guarded(*comm->shared, [&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    Session& session = *comm->shared->session;
+    if (Status refused = session.needs_mode_wait("group"); !refused.ok()) return refused;
+    if (options != nullptr) {
+      if (Status refused = say_of_group(*comm, *options, said); !refused.ok()) return refused;
+    }
+    const auto members = members_of(*comm, name, {ranks, count});
+    if (!members.ok()) return members.status();
+    const std::string what = describe_group(name, {ranks, count});
+    for (const warren_comm* child : comm->shared->children) {
+      if (child->name != name) continue;
+      return {Code::kInvalidArgument, what + ": there is a group of this name" +
+                                          (child->members == members.value() ? "" : ", of other ranks") +
+                                          ": destroy it first, or take another name"};
+    }
+    auto made = std::make_unique<warren_comm>();
+    made->shared = comm->shared;
+    made->name = name;
+    made->members = members.value();
+    made->rank = static_cast<std::int32_t>(std::ranges::find(made->members, session.rank()) - made->members.begin());
+    made->stream = comm->stream;
+    const Version version = session.next_round(comm->group).version;
+    if (std::exchange(comm->shared->groups_made_in, version) != version) comm->shared->groups_made.clear();
+    const std::uint64_t hash = hash_of_group(made->name, made->members, version);
+    made->group = group_id(hash, comm->shared->groups_made[hash]);
+    made->lasts = comm->lasts && version == warren::kPreamble;
+    find_local(*made);
+    const Status status = session.make_group(made->group, made->members, said.site);
+    if (!status.ok()) return status.because_of_this(what);
+    ++comm->shared->groups_made[hash];
     comm->shared->children.push_back(made.get());
     *out = made.release();
     return {};

@@ -513,9 +513,19 @@ std::int32_t Engine::owner_of(const RoundId& round, std::int32_t size) {
 Engine::Channels Engine::used_channels() const {
   Channels used{};
   for (const auto* groups : {&groups_, &departed_}) {
-    for (const auto& [id, group] : *groups) used[group->channel / 64] |= std::uint64_t{1} << group->channel % 64;
+    for (const auto& [id, group] : *groups) {
+      if (group->channel == kMeetingChannel) continue;
+      used[group->channel / 64] |= std::uint64_t{1} << group->channel % 64;
+    }
   }
   return used;
+}
+
+std::optional<std::uint32_t> Engine::free_channel(const Channels& used) {
+  for (std::uint32_t channel = 0; channel < limits::kMaxGroups; channel++) {
+    if ((used[channel / 64] >> channel % 64 & 1) == 0) return channel;
+  }
+  return std::nullopt;
 }
 
 Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel) {
@@ -531,7 +541,29 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
                                   " groups of versions that are not obsolete have been destroyed or checkpointed: make "
                                   "fewer of them between two checkpoints"};
   }
-  WARREN_CHECK(channel < limits::kMaxGroups, "channels are those of Channels");
+  insert_group(id, std::move(members), channel);
+  return {};
+}
+
+void Engine::move_group(GroupId id, std::uint32_t channel) {
+  const auto it = groups_.find(id);
+  WARREN_CHECK(it != groups_.end() && it->second->channel == kMeetingChannel, "a group that meets is moved, once");
+  Group& group = *it->second;
+  WARREN_CHECK(idle(id) && !group.points.unsettled(), "a group is moved when it has made collectives alone");
+  const Sequence next = group.next_sequence;
+  const std::uint64_t done = group.rounds_done;
+  std::vector<Rank> members = group.members;
+  by_slot_[group.slot] = by_slot_[group.slot + 1] = nullptr;
+  if (called_ == &group) called_ = nullptr;
+  groups_.erase(it);
+  insert_group(id, std::move(members), channel);
+  Group& moved = *groups_.at(id);
+  moved.next_sequence = next;
+  moved.rounds_done = done;
+}
+
+void Engine::insert_group(GroupId id, std::vector<Rank> members, std::uint32_t channel) {
+  WARREN_CHECK(channel <= kMeetingChannel, "channels are those of Channels, and the one for meeting");
   const auto self = std::find(members.begin(), members.end(), plan_.self);
   WARREN_CHECK(self != members.end(), "a rank is a member of its groups");
   const auto rank = static_cast<std::int32_t>(self - members.begin());
@@ -550,7 +582,6 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
   by_slot_[slot] = by_slot_[slot + 1] = group.get();
   if (open_) group->points.open(plan_.epoch, plan_.timeline, plan_.resumes);
   groups_.emplace(id, std::move(group));
-  return {};
 }
 
 void Engine::remove_group(GroupId id) {

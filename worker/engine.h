@@ -216,9 +216,16 @@ class Engine {
   // their order of issue and have agreed on its channel: one that none of them uses. Links belong to channels, so that
   // a program may make and destroy groups for ever. kExhausted: limits::kMaxGroups. kInvalidArgument: the group exists.
   Status add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel);
+  // The channel of groups whose members are about to agree on one, in their first round, which no other rank hears of.
+  // A rank is in one such group at a time: so two of its members meet in the same groups in the same order.
+  static constexpr std::uint32_t kMeetingChannel = limits::kMaxGroups;
+  // The members of a group on the meeting channel have agreed. It has made collectives alone, and none is outstanding.
+  void move_group(GroupId id, std::uint32_t channel);
   // A bit for each channel, set where it is in use here, also by a group that has departed. Channel 0 is the world's.
   using Channels = std::array<std::uint64_t, limits::kMaxGroups / 64>;
   [[nodiscard]] Channels used_channels() const;
+  // The first one that has no bit; nothing: all have.
+  [[nodiscard]] static std::optional<std::uint32_t> free_channel(const Channels& used);
   void remove_group(GroupId id);
   [[nodiscard]] bool has_group(GroupId id) const { return groups_.contains(id); }
   // No call of the group is outstanding.
@@ -467,6 +474,7 @@ class Engine {
   void look_at_question();
   void answered(const Inquiry::Answer& answer);
   void release_departed();
+  void insert_group(GroupId id, std::vector<Rank> members, std::uint32_t channel);
   void fail(const Status& status, Rank peer);
   void fail_by_program(const Status& status);
 

@@ -1960,6 +1960,35 @@ Status Session::add_group(GroupId id, std::vector<Rank> members, std::uint32_t c
   return engine_.add_group(id, std::move(members), channel);
 }
 
+Status Session::make_group(GroupId id, const std::vector<Rank>& members, std::uint64_t site) {
+  const auto rank = static_cast<std::int32_t>(std::ranges::find(members, self_) - members.begin());
+  if (Status added = add_group(id, members, Engine::kMeetingChannel); !added.ok()) return added;
+  auto used = used_channels();
+  CallSpec spec;
+  spec.collective = Collective::kAllreduce;
+  spec.type = DataType::kU64;
+  spec.op = ReduceOp::kBitOr;
+  spec.input = spec.output = used.data();
+  spec.count = used.size();
+  spec.site = site;
+  std::shared_ptr<const std::vector<Rank>> contributors;
+  Status status = run(id, {rank, static_cast<std::int32_t>(members.size())}, spec, contributors);
+  const auto channel = Engine::free_channel(used);
+  if (status.ok() && !channel) status = no_channel();
+  if (!status.ok()) {
+    remove_group(id);
+    return status;
+  }
+  const std::lock_guard lock(mutex_);
+  engine_.move_group(id, *channel);
+  return {};
+}
+
+Status Session::no_channel() {
+  return {Code::kExhausted, "over " + std::to_string(limits::kMaxGroups) +
+                                " groups at once: destroy communicators that are no longer needed"};
+}
+
 void Session::remove_group(GroupId id) {
   std::unique_lock lock(mutex_);
   if (!engine_.has_group(id)) return;

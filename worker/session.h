@@ -108,6 +108,11 @@ class Session final : private DataPath {
   // As in Engine.
   Status add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel);
   Engine::Channels used_channels();
+  // A group that its members alone make, this rank among them: in its first round they agree on its channel. `site`:
+  // the program's call.
+  Status make_group(GroupId id, const std::vector<Rank>& members, std::uint64_t site);
+  // Why a group cannot be made where ranks use all channels.
+  [[nodiscard]] static Status no_channel();
   // Waits for the group's outstanding calls first.
   void remove_group(GroupId id);
 

@@ -681,10 +681,16 @@ void Judge::keep_rounds(const wire::Plan& plan, Oracle::Kept& kept) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> sequence;  // by (group, version): of the next round
   Version version = kPreamble;
   for (const ProgramStep& step : program_.steps()) {
-    // All ranks agree on a split's channel, in a round of the world.
+    // All ranks agree on a split's channel, in a round of the world; members that make a group alone, in its first
+    // round.
     for (std::size_t g = 1; g < program_.groups().size(); ++g) {
       const ProgramGroup& group = program_.groups()[g];
-      if (group.made_at == step.index && group.split == g) sequence[{kWorldGroup.value, version.value}]++;
+      if (group.made_at != step.index) continue;
+      if (group.by_members) {
+        sequence[{group.id.value, version.value}]++;
+      } else if (group.split == g) {
+        sequence[{kWorldGroup.value, version.value}]++;
+      }
     }
     if (step.kind != StepKind::kRound) version = step.kind == StepKind::kLoad ? version_of_program(0) : step.version;
     if (step.kind != StepKind::kRound || step.collective == Collective::kPoint || step.setup) continue;

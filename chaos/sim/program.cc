@@ -197,6 +197,10 @@ void Program::draw_groups(Random& random, const Shape& shape, std::size_t first,
     if (cut < ranks.size()) {
       groups_.push_back({GroupId(random.next() | 1), {middle, ranks.end()}, made_at, end(), split});
     }
+    // Not drawn: seeds stay what they were.
+    for (std::size_t g = split; g < groups_.size(); ++g) {
+      groups_[g].by_members = Random::mix(groups_[split].id.value) % 2 == 0;
+    }
   }
 }
 

@@ -34,6 +34,7 @@ struct ProgramGroup {
   std::size_t made_at = 0;     // before this step; the world is made before all
   std::size_t end = SIZE_MAX;  // it is destroyed before this step; it does not last over a checkpoint
   std::size_t split = 0;       // groups of one split have the same number, and the same channel
+  bool by_members = false;     // its members alone make it, and its channel is their own
 };
 
 enum class StepKind : std::uint8_t { kRound, kLoad, kCheckpoint };

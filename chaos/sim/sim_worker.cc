@@ -1443,13 +1443,51 @@ bool SimWorker::make_groups(std::size_t position) {
   for (std::size_t g = 0; g < program_.groups().size(); ++g) {
     const ProgramGroup& group = program_.groups()[g];
     if (group_made_[g] || group.made_at > position || position >= group.end) continue;
-    if (!split(g)) return false;
+    if (!(group.by_members ? meet(g) : split(g))) return false;
   }
   return true;
 }
 
-// As warren_split: all ranks agree on a channel that none of them uses.
+// As warren_split: all ranks agree on a channel that none of them uses, in a round of the world.
 bool SimWorker::split(std::size_t first) {
+  const auto channel = agree_on_channel(kWorldGroup);
+  if (!channel) return false;
+  for (std::size_t g = first; g < program_.groups().size(); ++g) {
+    const ProgramGroup& group = program_.groups()[g];
+    if (group.split != program_.groups()[first].split) break;
+    group_made_[g] = true;
+    if (std::find(group.members.begin(), group.members.end(), rank_) == group.members.end()) continue;
+    const Status made = engine_.stopped() ? Status() : engine_.add_group(group.id, group.members, *channel);
+    if (!made.ok()) {
+      program_fails(made);
+      return false;
+    }
+  }
+  return true;
+}
+
+// As Session::make_group: its members agree, in a round of its own.
+bool SimWorker::meet(std::size_t g) {
+  const ProgramGroup& group = program_.groups()[g];
+  if (std::find(group.members.begin(), group.members.end(), rank_) != group.members.end()) {
+    if (!splitting_) {
+      if (engine_.stopped()) return false;
+      const Status added = engine_.add_group(group.id, group.members, worker::Engine::kMeetingChannel);
+      if (!added.ok()) {
+        program_fails(added);
+        return false;
+      }
+    }
+    const auto channel = agree_on_channel(group.id);
+    if (!channel) return false;
+    engine_.move_group(group.id, *channel);
+  }
+  group_made_[g] = true;
+  return true;
+}
+
+// Nothing: not yet.
+std::optional<std::uint32_t> SimWorker::agree_on_channel(GroupId among) {
   if (!splitting_) {
     const auto used = engine_.used_channels();
     WARREN_CHECK(std::all_of(used.begin() + 1, used.end(), [](std::uint64_t word) { return word == 0; }),
@@ -1464,39 +1502,27 @@ bool SimWorker::split(std::size_t first) {
     spec.output = &taken_channels_;
     spec.count = 1;
     splitting_->self = splitting_;
-    const Status status = engine_.submit(kWorldGroup, *splitting_);
+    const Status status = engine_.submit(among, *splitting_);
     if (doomed_) {
       links_.doomed();
-      return false;
+      return std::nullopt;
     }
     if (!status.ok()) {
       splitting_->self.reset();
       program_fails(status);
-      return false;
+      return std::nullopt;
     }
     watch_waits();
     data_moved();
   }
-  if (!splitting_->finished) return false;
+  if (!splitting_->finished) return std::nullopt;
   const Status agreed = std::exchange(splitting_, nullptr)->status;
   if (!agreed.ok()) {
     program_fails(agreed);
-    return false;
+    return std::nullopt;
   }
   WARREN_CHECK(taken_channels_ != UINT64_MAX, "a simulated program has few groups");
-  const auto channel = static_cast<std::uint32_t>(std::countr_one(taken_channels_));
-  for (std::size_t g = first; g < program_.groups().size(); ++g) {
-    const ProgramGroup& group = program_.groups()[g];
-    if (group.split != program_.groups()[first].split) break;
-    group_made_[g] = true;
-    if (std::find(group.members.begin(), group.members.end(), rank_) == group.members.end()) continue;
-    const Status made = engine_.stopped() ? Status() : engine_.add_group(group.id, group.members, channel);
-    if (!made.ok()) {
-      program_fails(made);
-      return false;
-    }
-  }
-  return true;
+  return static_cast<std::uint32_t>(std::countr_one(taken_channels_));
 }
 
 // As Session::meets. nullopt: not yet, or the process ends.

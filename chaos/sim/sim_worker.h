@@ -229,6 +229,8 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool checkpoint(const ProgramStep& step);
   [[nodiscard]] bool make_groups(std::size_t position);
   [[nodiscard]] bool split(std::size_t first);
+  [[nodiscard]] bool meet(std::size_t g);
+  [[nodiscard]] std::optional<std::uint32_t> agree_on_channel(GroupId among);
   [[nodiscard]] bool remove_groups(std::size_t position);
   void settle();
   [[nodiscard]] std::optional<bool> meets(const ProgramStep& step);

@@ -4,10 +4,12 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <functional>
 #include <future>
 #include <latch>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -518,6 +520,123 @@ TEST(Lives, LoadedStatesAreReleased) {
   EXPECT_EQ(warren_checkpoint_world_size(comm), 1u);
   EXPECT_EQ(warren_finalize(comm), WARREN_OK);
   warren_destroy(comm);
+}
+
+// The sum of the ranks of a group's members, computed in the group.
+int sum_of(Communicator& group, int rank) {
+  return group.allreduce(rank);
+}
+
+constexpr std::array kFrontRanks = {0, 1, 2};
+constexpr std::array kBackRanks = {3, 2}, kEndRanks = {0, 3};
+
+// Overlapping groups, each made by its members alone, in the orders that these have; one rank that is in two of them
+// leaves and started again in between: before the load and in a version.
+TEST(Lives, GroupsAreMadeByTheirMembersAlone) {
+  Cluster cluster;
+  const auto life = [&](int rank, int leaves_at) {
+    Options o = cluster.options(rank, 4);
+    apart(rank, o);
+    Communicator comm = Communicator::create(o);
+    std::optional<Communicator> front, back, ends;
+    if (rank <= 2) front.emplace(comm.group("front", kFrontRanks));
+    if (rank >= 2) back.emplace(comm.group("back", kBackRanks));
+    if (back) {
+      EXPECT_EQ(back->rank(), rank == 3 ? 0 : 1) << "as the list has them";
+      EXPECT_EQ(sum_of(*back, rank), 5);
+    }
+    if (leaves_at == 0) return;  // without finalize
+    EXPECT_EQ(comm.load_checkpoint().version, 0u);
+    if (front) {
+      EXPECT_EQ(front->world_size(), 3);
+      EXPECT_EQ(sum_of(*front, rank), 3);
+    }
+    if (rank == 0 || rank == 3) ends.emplace(comm.group("ends", kEndRanks));
+    if (ends) {
+      EXPECT_EQ(sum_of(*ends, rank), 3);
+    }
+    if (leaves_at == 1) return;
+    EXPECT_EQ(comm.allreduce(rank), 6);
+    // A name that is free again.
+    ends.reset();
+    if (rank == 1 || rank == 2) ends.emplace(comm.group("ends", std::array{1, 2}));
+    if (ends) {
+      EXPECT_EQ(sum_of(*ends, rank), 3);
+    }
+    comm.finalize();
+  };
+  std::vector<std::thread> others;
+  for (const int rank : {0, 1, 3}) others.emplace_back([&, rank] { life(rank, 2); });
+  for (const int leaves_at : {0, 1, 2}) life(2, leaves_at);
+  for (std::thread& other : others) other.join();
+}
+
+// More than there may be at once, and under ever new names.
+TEST(Lives, GroupsAreMadeAndDestroyedForEver) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    (void)comm.load_checkpoint();
+    for (int version = 0; version < 12; version++) {
+      for (int i = 0; i < 400; i++) {
+        const std::string name = i % 2 == 0 ? "again" : "group " + std::to_string(version) + "." + std::to_string(i);
+        Communicator group = comm.group(name, std::array{1, 0});
+        if (i % 100 == 0) {
+          EXPECT_EQ(group.allreduce(group.rank() + 1), 3);
+        }
+      }
+      comm.checkpoint(std::vector<int>(1));
+    }
+    comm.finalize();
+  });
+}
+
+TEST(Lives, AGroupThatCannotBeIsRefused) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    const auto refused = [&](const std::string& name, const std::vector<int>& ranks) {
+      try {
+        (void)comm.group(name, ranks);
+        return std::string("made");
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+        return std::string(e.what());
+      }
+    };
+    const int self = comm.rank(), other = 1 - self;
+    EXPECT_THAT(refused("a", {other}),
+                HasSubstr("rank " + std::to_string(self) + " has called it, and is none of them"));
+    EXPECT_THAT(refused("a", {self, self}), HasSubstr("rank " + std::to_string(self) + " is named twice"));
+    EXPECT_THAT(refused("a", {self, 2}), HasSubstr("group \"a\" of ranks " + std::to_string(self) + ", 2"));
+    EXPECT_THAT(refused("a", {}), HasSubstr("is none of them"));
+    EXPECT_THAT(refused("", {0, 1}), HasSubstr("its name has 1 to 128 bytes"));
+    EXPECT_THAT(refused(std::string(129, 'x'), {0, 1}), HasSubstr("its name has 1 to 128 bytes"));
+    const Communicator a = comm.group("a", std::array{0, 1});
+    EXPECT_THAT(refused("a", {0, 1}), HasSubstr("there is a group of this name: destroy it first"));
+    EXPECT_THAT(refused("a", {self}), HasSubstr("there is a group of this name, of other ranks"));
+    comm.finalize();
+  });
+}
+
+// Nobody waits for ever, and nobody gets a number of another group.
+TEST(Lives, RanksThatGiveOneGroupDifferentListsHearOfIt) {
+  for (const bool orders : {false, true}) {
+    Cluster cluster;
+    const auto errors = cluster.run(
+        2,
+        [&](Communicator& comm) {
+          if (orders) {
+            (void)comm.group(comm.rank() == 0 ? "a" : "b", std::array{0, 1});
+          } else {
+            (void)comm.group("a", comm.rank() == 0 ? std::array{0, 1} : std::array{1, 0});
+          }
+        },
+        [](int, Options& o) { o.round_timeout_ms = std::chrono::milliseconds(2000); });
+    for (const auto& error : errors) {
+      ASSERT_TRUE(error.has_value());
+      EXPECT_EQ(error->code(), ErrorCode::desync) << error->what();
+      EXPECT_THAT(error->what(), HasSubstr("group \""));
+    }
+  }
 }
 
 }  // namespace

@@ -380,6 +380,15 @@ static inline void warren_call_options_init(warren_call_options* options) {
   warren_call_options_init_sized(options, sizeof *options);
 }
 
+/* A group of these ranks of `comm`, which they alone make; ranks[i] is its rank i. Of `options`, which may be NULL, the
+ * place of the call counts. All of its members, and no other rank, call it with the same name (1 to 128 bytes) and
+ * list; it returns when all of them have. So ranks that are in several groups make those they share in the same order.
+ * Ranks that give one name other lists get WARREN_DESYNC, as soon as a message crosses between two of them. A name is
+ * free again when the group is destroyed; on one rank, two groups of one name at once are WARREN_INVALID_ARGUMENT. As
+ * with split, groups are made before load_checkpoint, or in the version that uses them. */
+WARREN_API warren_code warren_group(warren_comm* comm, const char* name, const int32_t* ranks, size_t count,
+                                    const warren_call_options* options, warren_comm** out);
+
 /* Set-up rounds (warren_call_options.once): collectives that a process needs once, such as a schema or a sketch of the
  * data, and that a process which is started again needs again although the others are in the middle of a later version.
  * Such a result is kept for as long as the job lasts, also over rollbacks: the call takes no number of its version, and
@@ -412,7 +421,7 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
  * may begin so, with ranks that nobody has had, and whoever comes later comes in likewise. docs/elasticity.md tells how
  * programs use it. There are allreduce and barrier on what warren_create made, load_checkpoint, checkpoint without
  * local state, and finalize, in which all who are there take part; all else is WARREN_INVALID_ARGUMENT: other
- * collectives, messages, split, set-up rounds, prepare functions, wire types, buffers on a GPU, fusion, lazy
+ * collectives, messages, split and group, set-up rounds, prepare functions, wire types, buffers on a GPU, fusion, lazy
  * checkpoints.
  */
 

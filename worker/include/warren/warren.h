@@ -1370,6 +1370,14 @@ class Communicator : public Calls {
     return adopt(comm);
   }
 
+  // These ranks, `ranks[i]` as rank i, make a new communicator, which they alone call, with the same name and list
+  // (warren_group in c_api.h).
+  [[nodiscard, gnu::always_inline]] Communicator group(const std::string& name, std::span<const std::int32_t> ranks) {
+    warren_comm* comm = nullptr;
+    detail::check(warren_group(get(), name.c_str(), ranks.data(), ranks.size(), nullptr, &comm));
+    return *adopt(comm);
+  }
+
   // The collective end of the job: completes what is outstanding and returns when all ranks have entered it. Only on
   // what create() made.
   [[gnu::always_inline]] void finalize() { detail::check(warren_finalize(get())); }
