@@ -3012,7 +3012,8 @@ TEST_F(CheckpointFromRoot, ARootWhoseNextLifeHasAnotherStateTakesTheJobBack) {
   other[200'000] ^= std::byte{1};
   take(1, &other);
   const auto reader = world_->log(1).reader();
-  for (const Interval& i : reader->held(key_).intervals()) {
+  const Ranges there = reader->held(key_);
+  for (const Interval& i : there.intervals()) {
     std::vector<std::byte> held(i.end - i.begin);
     ASSERT_TRUE(reader->read(key_, i.begin, held));
     EXPECT_TRUE(std::ranges::equal(held, std::span(state_).subspan(i.begin, held.size())))
