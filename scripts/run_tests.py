@@ -29,7 +29,7 @@ GPU_REPORTS = {"gpu_test.gpu_test"}
 REQUIRE_GPU = "WARREN_REQUIRE_GPU"
 FUZZ_SECONDS = 60
 QUICK_SEEDS = 500
-SIMULATED_SEEDS = 7000
+SIMULATED_SEEDS = 12100
 FRESH_SEEDS = 1500
 # How many of a stage's slowest entries are printed: those that take most of its budget.
 SLOWEST = 5
@@ -220,7 +220,7 @@ STAGES = {
     "seeds": Stage(stage_seeds, f"the simulator, {QUICK_SEEDS} seeds", 0.5, quick=True),
     "slow": Stage(stage_slow, "unit tests that take longer", 4),
     "e2e": Stage(stage_e2e, "whole programs: processes, command line, schedulers, installation", 9),
-    "sim": Stage(stage_sim, f"the simulator, {SIMULATED_SEEDS} seeds that stay and {FRESH_SEEDS} fresh ones", 3),
+    "sim": Stage(stage_sim, f"the simulator, {SIMULATED_SEEDS} seeds that stay and {FRESH_SEEDS} fresh ones", 4),
     "standalone": Stage(stage_standalone, "every source of the product compiles by itself", 2.5),
     "asan": Stage(stage_asan, "AddressSanitizer and UndefinedBehaviorSanitizer", 14),
     "tsan": Stage(stage_tsan, "ThreadSanitizer, for what has threads", 8),

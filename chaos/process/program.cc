@@ -52,11 +52,11 @@ constexpr ElementType kTypes[] = {ElementType::kF32, ElementType::kI64, ElementT
 
 Call mixed_call(Draw& draw, const ProgramShape& shape, bool big) {
   Call c;
-  constexpr CallKind kOften[] = {CallKind::kAllreduce, CallKind::kAllreduce,     CallKind::kAllreduce,
-                                 CallKind::kBroadcast, CallKind::kAllgather,     CallKind::kReduceScatter,
-                                 CallKind::kReduce,    CallKind::kReduceScatter, CallKind::kBroadcast,
-                                 CallKind::kGather,    CallKind::kScatter,       CallKind::kAllToAll,
-                                 CallKind::kBarrier,   CallKind::kExchange};
+  constexpr CallKind kOften[] = {
+      CallKind::kAllreduce, CallKind::kAllreduce,     CallKind::kAllreduce,      CallKind::kBroadcast,
+      CallKind::kAllgather, CallKind::kReduceScatter, CallKind::kReduce,         CallKind::kReduceScatter,
+      CallKind::kBroadcast, CallKind::kGather,        CallKind::kScatter,        CallKind::kAllToAll,
+      CallKind::kBarrier,   CallKind::kExchange,      CallKind::kReduceScatterv, CallKind::kAllToAllv};
   c.kind = big ? kOften[draw.below(6)] : kOften[draw.below(std::size(kOften))];
   c.type = kTypes[draw.below(std::size(kTypes))];
   c.op = draw.one_in(4) ? CallOp::kMax : CallOp::kSum;

@@ -726,7 +726,7 @@ TEST_F(FetchServices, StartSaysWhatIsWrong) {
   Settings s = settings();
   s.secret_file = (folder_ / "none").string();
   EXPECT_EQ(start(s).code(), Code::kUnavailable);
-  EXPECT_THAT(start(s).describe(), HasSubstr("cannot open the port at which others ask for what is logged"));
+  EXPECT_THAT(start(s).describe(), HasSubstr("cannot use the secret"));
   s = settings();
   s.bind_address = "203.0.113.7";
   EXPECT_EQ(start(s).code(), Code::kInvalidArgument);
