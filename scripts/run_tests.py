@@ -219,7 +219,7 @@ STAGES = {
     "jobs": Stage(stage_jobs, "a handful of jobs with real workers, which are killed", 1.5, quick=True),
     "seeds": Stage(stage_seeds, f"the simulator, {QUICK_SEEDS} seeds", 0.5, quick=True),
     "slow": Stage(stage_slow, "unit tests that take longer", 4),
-    "e2e": Stage(stage_e2e, "whole programs: processes, command line, schedulers, installation", 9),
+    "e2e": Stage(stage_e2e, "whole programs: processes, command line, schedulers, installation", 10),
     "sim": Stage(stage_sim, f"the simulator, {SIMULATED_SEEDS} seeds that stay and {FRESH_SEEDS} fresh ones", 4),
     "standalone": Stage(stage_standalone, "every source of the product compiles by itself", 2.5),
     "asan": Stage(stage_asan, "AddressSanitizer and UndefinedBehaviorSanitizer", 14),
