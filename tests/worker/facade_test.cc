@@ -112,7 +112,9 @@ void warren_last_failure_sized(warren_failure* failure, size_t) {
 const char* warren_last_error(void) {
   return fake->error.c_str();
 }
-struct warren_log_queue {};
+struct warren_log_queue {
+  int lines = 0;
+};
 warren_code warren_log_queue_create(size_t, warren_log_queue** queue) {
   *queue = new warren_log_queue;
   return WARREN_OK;
