@@ -328,6 +328,7 @@ bool Program::draw_repeat(Random& random, Version version) {
 }
 
 Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
+  WARREN_CHECK(shape.world_size > 0, "a program has ranks");
   ProgramGroup world{kWorldGroup, {}};
   for (std::uint32_t r = 0; r < shape.world_size; ++r) world.members.emplace_back(static_cast<std::int32_t>(r));
   groups_.push_back(world);

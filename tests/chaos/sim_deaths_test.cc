@@ -133,7 +133,7 @@ TEST(Scenario, AProcessThatDiesBetweenTwoEpochsIsNotWaitedForUntilItIsSilent) {
 // makes once, and one that recurs. Nobody knows which is the next round, and all processes start again (docs/decisions/
 // 0010). The second one dies after the commit of the version and before its first round.
 TEST(Scenario, NewProcessesAskForDifferentCallsAtOnePlace) {
-  SimOptions options = calm(2, 18);
+  SimOptions options = calm(2, 196);
   options.replicas = 1;
   options.hosts = {"a", "b"};
   options.inferred = true;

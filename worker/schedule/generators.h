@@ -92,7 +92,9 @@ class Blocks {
  public:
   explicit Blocks(const Request& request);
   [[nodiscard]] std::uint64_t count(std::int32_t from, std::int32_t to) const {
-    return counts_.empty() ? equal_ : counts_[static_cast<std::size_t>(from * size_ + to)];
+    return counts_.empty() ? equal_
+                           : counts_[static_cast<std::size_t>(from) * static_cast<std::size_t>(size_) +
+                                     static_cast<std::size_t>(to)];
   }
   // The whole result has no element.
   [[nodiscard]] bool nothing() const { return begins_.back() == 0; }
