@@ -571,7 +571,7 @@ TEST(Scenario, FullLogsGiveUpTheirOldestResults) {
 // A rank dies in the course of that, and late: all go back to what is committed, or the job ends.
 TEST(Scenario, ALossUndoesWhatDependsOnWhatFullLogsHaveGivenUp) {
   std::uint64_t rolled_back = 0, ended = 0, saved = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(240); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(720); ++seed) {
     SimOptions options = calm(2 + static_cast<std::uint32_t>(seed % 3), seed);
     options.replicas = 1 + static_cast<std::uint32_t>(seed % 2);
     options.full_logs = true;
@@ -600,7 +600,7 @@ TEST(Scenario, ALossUndoesWhatDependsOnWhatFullLogsHaveGivenUp) {
 // Nothing is lost, so that nothing is undone.
 TEST(Scenario, AFullLogUndoesNothingByItself) {
   std::uint64_t given_up = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(80); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(160); ++seed) {
     SimOptions options = calm(2 + static_cast<std::uint32_t>(seed % 3), seed);
     options.replicas = 1 + static_cast<std::uint32_t>(seed % 2);
     options.full_logs = true;
