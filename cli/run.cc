@@ -108,9 +108,8 @@ std::uint32_t first_spare() {
   return world_size() + first_worker();
 }
 
-// What programs that know nothing of the other workers need, unless the user has said something else. Threads of
-// OpenMP, BLAS and the like: a fair share of the cores. Python writes what is printed at once: what it holds back is
-// lost when its process is killed.
+// Adds variables for programs that know nothing of the other workers, where the user has set none. Threads of OpenMP,
+// BLAS and the like get a fair share of the cores. Python writes its output at once: a killed process loses the rest.
 void add_defaults_for_programs(Variables& variables, std::uint32_t workers) {
   const auto put = [&](const char* name, const std::string& value) {
     if (getenv(name) == nullptr) variables[name] = value;

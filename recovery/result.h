@@ -61,11 +61,11 @@ class [[nodiscard]] Status {
     return s;
   }
 
-  // The same failure, which concerns this other rank, or happened in this round. Only on failures.
+  // This failure with the other rank that it concerns, or with the round in which it happened. Only on failures.
   [[nodiscard]] Status about(Rank peer) const;
   [[nodiscard]] Status about(const RoundId& round) const;
   [[nodiscard]] Status about(std::string round) const;
-  // What the newest link of the chain that says so is about; kNoRank, empty: nothing does.
+  // The other rank, and the round, of the newest link of the chain that has one. kNoRank, empty: no link has.
   [[nodiscard]] Rank peer() const;
   [[nodiscard]] std::string_view round() const;  // as texts name it: "5.3"
 

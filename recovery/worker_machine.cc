@@ -928,7 +928,7 @@ void WorkerMachine::suspend(TimeMs now, std::vector<WorkerEffect>& effects) {
   send_report(effects);
 }
 
-// What an interrupt says is about another rank than this one.
+// The failure that an interrupt tells of, seen from this rank: the peer is another rank than this one.
 Status WorkerMachine::said_by(const wire::Interrupt& interrupt) const {
   Status said(static_cast<Code>(interrupt.code()), interrupt.reason());
   const wire::About& about = interrupt.about();

@@ -11,7 +11,7 @@ namespace warren {
 
 [[nodiscard]] std::uint64_t xxh3(std::span<const std::byte> bytes, std::uint64_t seed = 0);
 
-// Of these pieces, one after the other: what one piece of the same bytes has.
+// The hash of these pieces one after the other: xxh3() of one piece with the same bytes.
 [[nodiscard]] std::uint64_t xxh3_of_pieces(std::span<const std::span<const std::byte>> pieces);
 
 struct Hash128 {

@@ -173,6 +173,7 @@ warren_code report(const Status& status, std::int32_t rank = -1) noexcept {
 // What communicators of one job share besides the session.
 struct Shared {
   std::shared_ptr<Session> session;
+  Rank rank;  // of this worker in the job. Session::rank() is written with each plan, on the control thread
   unsigned generation = 0;
   std::atomic<bool> busy{false};
   std::vector<warren_comm*> children;  // split from the first one and not destroyed
@@ -301,11 +302,11 @@ Status caught(Body body) {
   }
 }
 
-// What is done with a communicator of this job.
+// Runs a call on a communicator of this job, and reports its failure with this worker's rank.
 template <class Body>
 warren_code guarded(const Shared& shared, Body body) {
   const Status status = caught(body);
-  return status.ok() ? WARREN_OK : report(status, shared.session->rank().value);
+  return status.ok() ? WARREN_OK : report(status, shared.rank.value);
 }
 
 // Where in its module a call was made: the same number in every process that runs the same binary, wherever it was
@@ -381,7 +382,7 @@ Status check_name(const warren_comm& comm, const char* name) {
                                       "process that is started again would not find it; split it before"};
 }
 
-// What is said of a call beside its spec.
+// The options of a call that its spec does not hold.
 struct Said {
   std::string setup;            // the name of a set-up round; empty: it is none
   std::int64_t timeout_ms = 0;  // 0: none
@@ -805,7 +806,8 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
     made->shared = std::make_shared<Shared>();
     made->shared->session = std::move(session).value();
     made->shared->generation = fork_generation.load();
-    made->rank = made->shared->session->rank().value;
+    made->shared->rank = made->shared->session->rank();
+    made->rank = made->shared->rank.value;
     for (std::uint32_t r = 0; r < made->shared->session->world_size(); r++) {
       made->members.emplace_back(static_cast<std::int32_t>(r));
     }
@@ -1012,7 +1014,8 @@ warren_code warren_group(warren_comm* comm, const char* name, const int32_t* ran
     made->shared = comm->shared;
     made->name = name;
     made->members = members.value();
-    made->rank = static_cast<std::int32_t>(std::ranges::find(made->members, session.rank()) - made->members.begin());
+    made->rank =
+        static_cast<std::int32_t>(std::ranges::find(made->members, comm->shared->rank) - made->members.begin());
     made->stream = comm->stream;
     const Version version = session.next_round(comm->group).version;
     if (std::exchange(comm->shared->groups_made_in, version) != version) comm->shared->groups_made.clear();

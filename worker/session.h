@@ -98,7 +98,7 @@ class Session final : private DataPath {
   void finish_within(const std::shared_ptr<Call>& call, std::int64_t timeout_ms);
   // Safe beside a thread that is inside another call.
   Status wait(Call& call);
-  // Likewise for so long at most; whether it has finished.
+  // Waits for the call for `timeout_ms` at most. Returns whether the call has finished.
   bool wait_for(Call& call, std::int64_t timeout_ms);
   bool test(Call& call);
   // `callback` is called once, outside the lock; at once if the call has finished. wait() and test() see the call as
@@ -234,9 +234,9 @@ class Session final : private DataPath {
   // Waits for what other threads do.
   template <class Done>
   void await(std::unique_lock<std::mutex>& lock, Done done);
-  // Outside the lock: whether the calling thread, one of the program's, is to go on waiting.
+  // Asks the program, outside the lock, whether the calling thread is to go on waiting. kClosed: it is not.
   [[nodiscard]] Status ask() const;
-  // The same of one that holds the lock; if it is not to, this life is over.
+  // Asks the program, with the lock released meanwhile. If the thread is not to go on waiting, this life is over.
   void ask(std::unique_lock<std::mutex>& lock);
   void ask_while_driving(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] int sleep_ms(Clock::time_point until) const;

@@ -57,7 +57,8 @@ struct Call {
   std::size_t count = 0;  // elements, as in the interface: of a share, where there are shares
 };
 
-// What rank `from` sends to rank `to` in an all_to_allv; what a reduce_scatterv makes for `to`: from rank 0.
+// The elements that rank `from` sends to rank `to` in an all_to_allv. Of a reduce_scatterv: those of `to`'s share, for
+// `from` 0.
 [[nodiscard]] constexpr std::size_t uneven_count(const Call& call, std::size_t from, std::size_t to) {
   return call.count * ((from + 2 * to) % 3);
 }

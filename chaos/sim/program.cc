@@ -141,7 +141,7 @@ bool reduces(Collective collective) {
          collective == Collective::kReduceScatter || collective == Collective::kReduceScatterv;
 }
 
-// What ranks exchange; others have one row.
+// The number of elements in one row of counts. A collective in which ranks exchange shares has several rows.
 std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
 }

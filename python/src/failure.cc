@@ -17,7 +17,7 @@ nb::object error_of(warren_code code, const char* text) {
   return classes()[nb::int_(static_cast<int>(code))](message);
 }
 
-// What the library has left for this thread.
+// The newest failure of this thread's calls, as an exception with its fields.
 nb::object last_error(warren_code code) {
   const warren_failure failure = warren_last_failure();
   nb::object error = error_of(code, failure.text);

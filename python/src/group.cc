@@ -54,7 +54,7 @@ void Job::check(warren_code code) {
   }
   if (code == WARREN_OK) return;
   if (!raised_.is_valid()) fail(code);
-  // What is no error of the program's, such as KeyboardInterrupt, stays what it is, once.
+  // An exception that is no error of the program's, such as KeyboardInterrupt, is raised as itself, and once.
   if (PyErr_GivenExceptionMatches(raised_.ptr(), PyExc_Exception) == 0) {
     const nb::object raised = std::move(raised_);
     PyErr_SetObject(raised.type().ptr(), raised.ptr());

@@ -66,7 +66,7 @@ class Handle::Dropped final : public DroppedCall {
 
 Handle::Handle(std::unique_ptr<Call> call) : call_(std::move(call)) {}
 
-// What it reads and writes in the child of a fork is the child's copy, which nobody touches.
+// A forked child has copies of the call's buffers, which nobody else touches: there is nothing to wait for.
 Handle::~Handle() {
   if (handle_ == nullptr || !call_->job->is_of_this_process()) return;
   if (finished_) {

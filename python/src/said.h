@@ -12,7 +12,7 @@ namespace warren_python {
 // The operation of a name; throws ValueError with the names that there are.
 warren_op op_of(nanobind::handle name);
 
-// What a call was given beside its buffers. None, or nothing: as settings say.
+// The arguments of a call beside its buffers. None, or no value: as settings say.
 struct Extras {
   nanobind::handle wire = {}, algorithm = {}, prepare = {};
 };

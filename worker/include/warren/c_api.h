@@ -520,8 +520,8 @@ WARREN_API warren_code warren_recv(warren_comm*, void* buffer, size_t count, war
 
 /* Waits for the call and returns its result; again, the same. */
 WARREN_API warren_code warren_wait(warren_handle*);
-/* Likewise for so many milliseconds at most. *finished: 1 when the call has finished, whose result is returned; else 0,
- * with WARREN_OK: it goes on, and may be waited for again. */
+/* Waits for the call for `timeout_ms` milliseconds at most. *finished: 1 when the call has finished, whose result is
+ * returned; else 0, with WARREN_OK: it goes on, and may be waited for again. */
 WARREN_API warren_code warren_wait_for(warren_handle*, int64_t timeout_ms, int32_t* finished);
 /* *finished: 1 when the call has finished (then the result is warren_wait's), else 0. Does not block. */
 WARREN_API warren_code warren_test(warren_handle*, int32_t* finished);

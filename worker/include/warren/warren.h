@@ -552,7 +552,8 @@ class Handle {
   // Waits until the call has finished and throws Error if it failed; again, the same.
   void wait() { detail::check(warren_wait(get())); }
 
-  // Likewise for so long at most: true, the call has finished; false, it goes on, and may be waited for again.
+  // Waits for the call for `time` at most. True: the call has finished; throws Error if it failed. False: the call goes
+  // on, and may be waited for again.
   [[nodiscard]] bool wait_for(std::chrono::milliseconds time) {
     std::int32_t finished = 0;
     detail::check(warren_wait_for(get(), std::max<std::int64_t>(0, time.count()), &finished));
