@@ -40,7 +40,7 @@ def say(text: str) -> None:
 
 def build() -> None:
     subprocess.run([str(ROOT / "scripts/setup.sh"), "--bench"], check=True)
-    subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "warren_bench"], check=True)
+    subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "bench_programs"], check=True)
     BUILD.mkdir(parents=True, exist_ok=True)
     where = subprocess.run(["stat", "-f", "-c", "%T", str(BUILD)], check=True, capture_output=True, text=True).stdout
     if where.strip() == "tmpfs":
@@ -221,7 +221,7 @@ def main() -> int:
         import recovery
         import rewire
         described = machine()
-        subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "warren_bench"], check=True)
+        subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "bench_programs"], check=True)
         rows = rewire.rows(options.rounds, say)
         recovery.write(options.page, rows, described, rewire.BEGIN, rewire.END)
         print(recovery.page_text(rows, described))

@@ -82,8 +82,9 @@ endfunction()
 #   memory   AddressSanitizer and UndefinedBehaviorSanitizer run the entry too, but for RELEASE_ONLY and THREADS_ONLY.
 #   threads  The entry has threads, so ThreadSanitizer runs it too.
 #   gpu      The entry needs a GPU.
-# The targets `memory_tests` and `threads_tests` build the programs that have such an entry.
-foreach(label memory threads)
+# The targets `memory_tests`, `threads_tests` and `slow_tests` build the programs that have such an entry. `all` leaves out
+# programs whose entries are all slow.
+foreach(label memory threads slow)
   add_custom_target(${label}_tests)
 endforeach()
 
@@ -148,8 +149,10 @@ function(warren_test program source)
     return()
   endif()
   target_sources(${program} PRIVATE ${source})
-  set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL OFF)
-  foreach(label memory threads)
+  if(NOT "slow" IN_LIST labels)
+    set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL OFF)
+  endif()
+  foreach(label memory threads slow)
     if(label IN_LIST labels)
       add_dependencies(${label}_tests ${program})
     endif()

@@ -158,6 +158,10 @@ def stage_build():
     build("release")
 
 
+def stage_more():
+    build("release", "slow_tests", "bench_programs")
+
+
 def stage_fast():
     build("release")
     ctest("release", "-L", "^fast$", "-LE", "^e2e$")
@@ -178,12 +182,12 @@ def stage_standalone():
 
 
 def stage_slow():
-    build("release")
+    build("release", "all", "slow_tests")
     ctest("release", "-L", "^slow$", "-LE", "^e2e$")
 
 
 def stage_e2e():
-    build("release")
+    build("release", "all", "slow_tests", "bench_programs")
     ctest("release", "-L", "^slow$", "-L", "^e2e$")
 
 
@@ -213,11 +217,12 @@ def stage_fuzz():
 
 
 STAGES = {
-    "build": Stage(stage_build, "everything, optimized; warnings are errors", 9, quick=True),
+    "build": Stage(stage_build, "all that the next stages need, optimized; warnings are errors", 8.5, quick=True),
     "check": Stage(stage_check, "the checks of ./dev check", 1.5, quick=True),
     "fast": Stage(stage_fast, "unit tests that take seconds", 2, quick=True),
     "jobs": Stage(stage_jobs, "a handful of jobs with real workers, which are killed", 1.5, quick=True),
     "seeds": Stage(stage_seeds, f"the simulator, {QUICK_SEEDS} seeds", 0.5, quick=True),
+    "more": Stage(stage_more, "programs of slow tests, and benchmarks; warnings are errors", 1),
     "slow": Stage(stage_slow, "unit tests that take longer", 4),
     "e2e": Stage(stage_e2e, "whole programs: processes, command line, schedulers, installation", 10),
     "sim": Stage(stage_sim, f"the simulator, {SIMULATED_SEEDS} seeds that stay and {FRESH_SEEDS} fresh ones", 4),
