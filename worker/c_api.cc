@@ -773,6 +773,12 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
       all = read.value();
       options = &all;
     }
+    // From here on, so that whoever waits for lines hears of any failure.
+    std::unique_ptr<LogUse> log_use;
+    if (options != nullptr && options->log_queue != nullptr) {
+      log_use = std::make_unique<LogUse>(options->log_queue->queue);
+      if (options->log_sink != nullptr) return {Code::kInvalidArgument, "log_queue and log_sink are both given"};
+    }
     count_forks();
     warren::open_standard_descriptors();
     auto settings = warren::worker::resolve(options, warren::worker::process_environment());
@@ -784,15 +790,10 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
     warren::worker::Log log;
     log.least = settings.value().log_level;
     log.readable = [](std::string text) { return site_names().explain(std::move(text)); };
-    std::unique_ptr<LogUse> log_use;
     if (options != nullptr) {
       log.sink = options->log_sink;
       log.context = options->log_context;
-      if (options->log_queue != nullptr) {
-        if (options->log_sink != nullptr) return {Code::kInvalidArgument, "log_queue and log_sink are both given"};
-        log.queue = options->log_queue->queue;
-        log_use = std::make_unique<LogUse>(log.queue);
-      }
+      if (log_use != nullptr) log.queue = options->log_queue->queue;
     }
     log(WARREN_LOG_INFO, std::string("warren ") + WARREN_VERSION + ": " + describe(settings.value()) +
                              "; the others have their defaults");

@@ -102,11 +102,11 @@ std::string describe(nb::handle object) {
 }
 
 [[noreturn]] void wrong_type(nb::handle object, const char* argument) {
-  throw nb::type_error(
-      (std::string(argument) + " is " + describe(object) +
-       "; the element types are int8, uint8, int32, uint32, int64, uint64, float16, bfloat16, float32 and "
-       "float64, in the byte order of this machine")
-          .c_str());
+  std::string known;
+  for (const TypeName& type : kTypes) known += (known.empty() ? "" : ", ") + std::string(type.name);
+  throw nb::type_error((std::string(argument) + " is " + describe(object) + "; the element types are " + known +
+                        ", in the byte order of this machine")
+                           .c_str());
 }
 
 [[noreturn]] void not_contiguous(nb::handle object, const char* argument, Access access) {

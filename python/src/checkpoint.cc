@@ -49,6 +49,18 @@ void checkpoint(Communicator& self, const nb::list& global, const std::optional<
   });
 }
 
+// `global` is empty but at the root.
+void checkpoint_from(Communicator& self, int root, const nb::list& global, const std::optional<nb::list>& local) {
+  warren_comm* const comm = self.open();
+  const Places all(global);
+  std::optional<Places> own;
+  if (local) own.emplace(*local);
+  self.job->call([&] {
+    return warren_checkpoint_from(comm, root, all.data(), all.size(), own ? own->data() : nullptr,
+                                  own ? own->size() : 0);
+  });
+}
+
 }  // namespace
 
 struct Lazy {
@@ -89,13 +101,18 @@ nb::tuple load_checkpoint(Communicator& self) {
   const auto copy = [](const void* data, std::size_t bytes) {
     return nb::object(nb::bytearray(data != nullptr ? data : "", bytes));
   };
-  return nb::make_tuple(version, copy(global, global_bytes), local != nullptr ? copy(local, local_bytes) : nb::none());
+  nb::tuple loaded =
+      nb::make_tuple(version, copy(global, global_bytes), local != nullptr ? copy(local, local_bytes) : nb::none());
+  check(warren_release_states(comm));
+  return loaded;
 }
 
 }  // namespace
 
 void bind_checkpoints(nb::class_<Communicator, Group>& communicator) {
   communicator.def("_checkpoint", checkpoint, nb::arg("global_state"), nb::arg("local_state") = nb::none())
+      .def("_checkpoint_from", checkpoint_from, nb::arg("root"), nb::arg("global_state"),
+           nb::arg("local_state") = nb::none())
       .def("_lazy_checkpoint", lazy_checkpoint, nb::arg("serialize"))
       .def("_load_checkpoint", load_checkpoint)
       .def_prop_ro(

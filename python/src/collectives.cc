@@ -3,7 +3,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,6 +76,24 @@ class Making {
   throw nb::value_error(
       (std::string(argument) + " has " + std::to_string(array.count()) + " elements, not " + std::to_string(wanted))
           .c_str());
+}
+
+[[noreturn]] void wrong_entries(const char* argument, std::size_t entries, std::size_t ranks) {
+  throw nb::value_error((std::string(argument) + " has " + std::to_string(entries) + " entries, not one for each of " +
+                         std::to_string(ranks) + " ranks")
+                            .c_str());
+}
+
+// How many elements an array has that has so many for each rank.
+std::size_t total_of(const std::vector<std::size_t>& counts, const char* argument, std::size_t ranks) {
+  if (counts.size() != ranks) wrong_entries(argument, counts.size(), ranks);
+  std::size_t total = 0;
+  for (const std::size_t count : counts) {
+    if (__builtin_add_overflow(total, count, &total)) {
+      throw nb::value_error((std::string(argument) + " adds up to more elements than there is memory for").c_str());
+    }
+  }
+  return total;
 }
 
 // Gives the call its output: `out`, or a new array of the shape where that is None.
@@ -207,15 +224,11 @@ nb::object allgatherv(const Calls& self, nb::handle x, const std::vector<std::si
                       nb::handle algorithm, nb::handle prepare) {
   Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
   Call& call = making.call();
-  if (counts.size() != making.size()) {
-    throw nb::value_error(("counts has " + std::to_string(counts.size()) + " entries, not one for each of " +
-                           std::to_string(making.size()) + " ranks")
-                              .c_str());
-  }
+  const std::size_t total = total_of(counts, "counts", making.size());
   call.in.take(x, "x", Access::kRead);
   const std::size_t own = counts[static_cast<std::size_t>(making.rank())];
   if (call.in.count() != own) wrong_count("x", call.in, own);
-  prepare_output(call, x, out, {std::accumulate(counts.begin(), counts.end(), std::size_t{0})});
+  prepare_output(call, x, out, {total});
   // The library takes a copy of the counts.
   return making.by(warren_allgatherv, call.in.data(), call.out.data(), counts.data(), call.in.type());
 }
@@ -230,6 +243,19 @@ nb::object reduce_scatter(const Calls& self, nb::handle x, nb::handle op, nb::ha
   prepare_output(call, x, out, share_of(call.in, making.size()));
   const std::size_t count = call.in.count() / making.size();
   return making.by(warren_reduce_scatter, call.in.data(), call.out.data(), count, call.in.type(), operation);
+}
+
+template <class Way>
+nb::object reduce_scatterv(const Calls& self, nb::handle x, const std::vector<std::size_t>& counts, nb::handle op,
+                           nb::handle out, nb::handle algorithm, nb::handle prepare) {
+  const warren_op operation = op_of(op);
+  Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
+  Call& call = making.call();
+  const std::size_t total = total_of(counts, "counts", making.size());
+  call.in.take(x, "x", Access::kRead);
+  if (call.in.count() != total) wrong_count("x", call.in, total);
+  prepare_output(call, x, out, {counts[static_cast<std::size_t>(making.rank())]});
+  return making.by(warren_reduce_scatterv, call.in.data(), call.out.data(), counts.data(), call.in.type(), operation);
 }
 
 template <class Way>
@@ -271,6 +297,21 @@ nb::object all_to_all(const Calls& self, nb::handle x, nb::handle out, nb::handl
 }
 
 template <class Way>
+nb::object all_to_allv(const Calls& self, nb::handle x, const std::vector<std::size_t>& counts_to,
+                       const std::vector<std::size_t>& counts_from, nb::handle out, nb::handle algorithm,
+                       nb::handle prepare) {
+  Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
+  Call& call = making.call();
+  const std::size_t sent = total_of(counts_to, "counts_to", making.size());
+  const std::size_t received = total_of(counts_from, "counts_from", making.size());
+  call.in.take(x, "x", Access::kRead);
+  if (call.in.count() != sent) wrong_count("x", call.in, sent);
+  prepare_output(call, x, out, {received});
+  return making.by(warren_all_to_allv, call.in.data(), counts_to.data(), call.out.data(), counts_from.data(),
+                   call.in.type());
+}
+
+template <class Way>
 nb::object send(const Calls& self, nb::handle x, int peer, int tag) {
   Making<Way> making(self);
   Call& call = making.call();
@@ -303,11 +344,19 @@ constexpr const char* kAllgatherv =
     "All ranks' x on all of them, one after the other in an array of one axis. counts: how many elements the x of each "
     "rank has, equal on all ranks.";
 constexpr const char* kReduceScatter = "x has shape (size, *s): rank r gets x[r], combined over all ranks, of shape s.";
+constexpr const char* kReduceScatterv =
+    "x has a block for each rank, of counts[r] elements, one after the other: rank r gets block r, combined over all "
+    "ranks, in an array of one axis. counts: equal on all ranks; any may be 0.";
 constexpr const char* kGather = "All ranks' x at the root, in an array of shape (size, *x.shape); others get None.";
 constexpr const char* kScatter =
     "The root's x has shape (size, *s): rank r gets x[r]. Other ranks than the root give out alone.";
 constexpr const char* kAllToAll =
     "x has shape (size, *s): x[r] goes to rank r. In the result, [r] is what rank r sent.";
+constexpr const char* kAllToAllv =
+    "x has a block for each rank, one after the other: block r, of counts_to[r] elements, goes to rank r. The result "
+    "has "
+    "one axis: the block of rank 0, of counts_from[0] elements, then that of rank 1, and so on. Counts are each rank's "
+    "own, and any may be 0; where they do not agree the call raises Desync.";
 constexpr const char* kSend = "Sends x to a rank. Messages between two ranks with one tag arrive in order.";
 constexpr const char* kRecv = "Receives into out, whose count and type are those of what is sent. Returns out.";
 
@@ -326,9 +375,13 @@ void bind_calls(nb::class_<Calls>& calls, const std::string& suffix) {
       .def(name("allgather").c_str(), allgather<Way>, x, out, wire, algorithm, prepare, kAllgather)
       .def(name("allgatherv").c_str(), allgatherv<Way>, x, nb::arg("counts"), out, algorithm, prepare, kAllgatherv)
       .def(name("reduce_scatter").c_str(), reduce_scatter<Way>, x, op, out, wire, algorithm, prepare, kReduceScatter)
+      .def(name("reduce_scatterv").c_str(), reduce_scatterv<Way>, x, nb::arg("counts"), op, out, algorithm, prepare,
+           kReduceScatterv)
       .def(name("gather").c_str(), gather<Way>, x, root, out, algorithm, prepare, kGather)
       .def(name("scatter").c_str(), scatter<Way>, x, root, out, algorithm, prepare, kScatter)
-      .def(name("all_to_all").c_str(), all_to_all<Way>, x, out, algorithm, prepare, kAllToAll);
+      .def(name("all_to_all").c_str(), all_to_all<Way>, x, out, algorithm, prepare, kAllToAll)
+      .def(name("all_to_allv").c_str(), all_to_allv<Way>, x, nb::arg("counts_to"), nb::arg("counts_from"), out,
+           algorithm, prepare, kAllToAllv);
 }
 
 }  // namespace

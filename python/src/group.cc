@@ -1,6 +1,8 @@
 #include "python/src/group.h"
 
+#include <chrono>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "python/src/failure.h"
@@ -108,13 +110,24 @@ void Job::destroy() {
   lazy.reset();  // its function may hold this object, too
 }
 
+void Job::interrupt_calls() {
+  if (inside_ == 0) return;
+  abort("the program ends, and a thread of it was inside a call");
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (inside_ > 0 && std::chrono::steady_clock::now() < until) {
+    // The thread needs the interpreter lock to leave. Calls tell nobody when they end, as that would slow each of them.
+    const nb::gil_scoped_release unlocked;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 void destroy_all_jobs() noexcept {
   const std::set<Job*> jobs = living_jobs();
   for (Job* job : jobs) {
     try {
+      job->interrupt_calls();
       job->destroy();
     } catch (nb::python_error& busy) {
-      // A daemon thread is inside a call: the library ends with the process.
       busy.discard_as_unraisable("warren: at exit");
     }
   }

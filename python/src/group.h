@@ -61,6 +61,8 @@ class Job {
   // Ends this worker's part without finalize. Nothing happens the second time. Throws where another thread is inside a
   // call.
   void destroy();
+  // Ends the calls that other threads are inside, and waits until they have left, for 2 s at most.
+  void interrupt_calls();
 
  private:
   friend class InsideCall;
@@ -72,8 +74,8 @@ class Job {
   nanobind::object signal_;  // by a signal's handler, until a call has raised it
 };
 
-// Before the interpreter goes: ends every job of this process that is still open, but for those that a thread is
-// inside.
+// Before the interpreter goes: ends every job of this process that is still open. A daemon thread that is inside a call
+// gets Closed there: once the interpreter has gone it could not return.
 void destroy_all_jobs() noexcept;
 
 // While a call is under way: the interpreter lock is free, and the job is not destroyed.

@@ -1,10 +1,12 @@
 // The extension module warren._core: the C interface for the package, which lies over it in Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "python/src/call_site.h"
 #include "python/src/checkpoint.h"
@@ -12,23 +14,37 @@
 #include "python/src/failure.h"
 #include "python/src/group.h"
 #include "python/src/handle.h"
+#include "python/src/log_queue.h"
 #include "python/src/options.h"
+#include "python/src/said.h"
 
 namespace nb = nanobind;
 
 namespace warren_python {
 namespace {
 
+Group group_of(const std::shared_ptr<Job>& job, warren_comm* comm) {
+  Group group;
+  group.job = job;
+  group.comm = comm;
+  return group;
+}
+
 // A new communicator of a group, or None for a rank that belongs to none.
 nb::object split(const Group& self, int color, int key) {
   warren_comm* const comm = self.open();
   warren_comm* made = nullptr;
   self.job->call([&] { return warren_split(comm, color, key, &made); });
-  if (made == nullptr) return nb::none();
-  Group group;
-  group.job = self.job;
-  group.comm = made;
-  return nb::cast(group);
+  return made != nullptr ? nb::cast(group_of(self.job, made)) : nb::none();
+}
+
+Group make_group(const Group& self, const std::string& name, const std::vector<std::int32_t>& ranks) {
+  warren_comm* const comm = self.open();
+  Call call(self.job);
+  const Said said(self, {}, call);
+  warren_comm* made = nullptr;
+  self.job->call([&] { return warren_group(comm, name.c_str(), ranks.data(), ranks.size(), said.get(), &made); });
+  return group_of(self.job, made);
 }
 
 Once once(const Group& self, const std::string& name) {
@@ -90,6 +106,10 @@ void bind_group(nb::class_<Group, Calls>& group) {
       .def("split", split, nb::arg("color"), nb::arg("key") = 0,
            nb::sig("def split(self, color: int, key: int = 0) -> Group | None"),
            "Collective. Ranks with one color make a new communicator, ordered by (key, rank); color -1: None.")
+      .def("group", make_group, nb::arg("name"), nb::arg("ranks"),
+           "A new communicator of these ranks, in this order, which they alone make: all of them call this with the "
+           "same name (1 to 128 bytes) and list, and no other rank does. Ranks that are in several groups make those "
+           "that they share in the same order. Desync: ranks gave one name other lists.")
       .def("use_stream", use_stream, nb::arg("stream"),
            "Calls from here on read and write arrays on a GPU after the work on this stream: a cudaStream_t as a "
            "number, "
@@ -106,14 +126,15 @@ void bind_communicator(nb::class_<Communicator, Group>& communicator) {
   communicator
       .def(
           "__init__",
-          [](Communicator* self, const nb::dict& options) {
-            const Options read(options);
-            auto job = std::make_shared<Job>(read.get());
+          [](Communicator* self, const Options& options, const LogQueue* log_queue) {
+            warren_options given = options.get();
+            if (log_queue != nullptr) given.log_queue = log_queue->get();
+            auto job = std::make_shared<Job>(given);
             new (self) Communicator();
             self->comm = job->comm();
             self->job = std::move(job);
           },
-          nb::arg("options"))
+          nb::arg("options"), nb::arg("log_queue") = nb::none())
       .def("finalize", finalize,
            "The collective end of the job: returns when all ranks have entered it. Leaves the communicator open for "
            "`destroy`.")
@@ -137,6 +158,8 @@ NB_MODULE(_core, module) {
   using namespace warren_python;
   // Communicators in a module's globals live until the interpreter ends, which is no leak.
   nb::set_leak_warnings(false);
+  bind_options(module);
+  bind_log_queue(module);
   auto calls = nb::class_<Calls>(module, "Calls");
   bind_collectives(calls);
   bind_messages(calls);

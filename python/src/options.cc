@@ -53,4 +53,8 @@ Options::Options(const nb::dict& given) {
   }
 }
 
+void bind_options(nb::module_& module) {
+  nb::class_<Options>(module, "Options").def(nb::init<const nb::dict&>(), nb::arg("given"));
+}
+
 }  // namespace warren_python

@@ -15,6 +15,8 @@ namespace warren_python {
 class Options {
  public:
   explicit Options(const nanobind::dict& given);
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
   [[nodiscard]] const warren_options& get() const { return options_; }
 
  private:
@@ -23,5 +25,7 @@ class Options {
   warren_options options_{};
   std::list<std::string> texts_;  // what options_ points to
 };
+
+void bind_options(nanobind::module_& module);
 
 }  // namespace warren_python

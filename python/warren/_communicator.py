@@ -10,6 +10,11 @@ import zlib
 from . import _core
 from ._errors import InvalidArgument
 
+if typing.TYPE_CHECKING:
+    import logging  # the program imports it if it has a logger
+
+    from ._log import LogLines
+
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
@@ -33,9 +38,21 @@ class Communicator(_core.Communicator):
     next life. One thread at a time may make calls.
     """
 
-    def __init__(self, options: dict[str, typing.Any]):
-        super().__init__(options)
+    def __init__(self, options: dict[str, typing.Any], logger: logging.Logger | None = None):
+        self._log_lines: LogLines | None = None
         self._loaded = False
+        checked = _core.Options(options)
+        if logger is None:
+            super().__init__(checked)
+            return
+        from ._log import LogLines
+
+        self._log_lines = LogLines(logger)
+        try:
+            super().__init__(checked, self._log_lines.queue)
+        except BaseException:
+            self._log_lines.wait_for_last()
+            raise
 
     def __enter__(self) -> Communicator:
         return self
@@ -50,16 +67,35 @@ class Communicator(_core.Communicator):
     def __repr__(self) -> str:
         return f"<warren.Communicator: {f'rank {self.rank} of {self.size}' if self.is_open else 'closed'}>"
 
-    def checkpoint(self, state: typing.Any, local: typing.Any = None, *, pickle: bool = False) -> None:
+    def destroy(self) -> None:
+        """Leaves the job, and closes the communicator and those split from it.
+
+        Without finalize the other ranks wait for this worker's next life.
+        """
+        super().destroy()
+        if self._log_lines is not None:
+            self._log_lines.wait_for_last()
+
+    def checkpoint(
+        self, state: typing.Any, local: typing.Any = None, *, root: int | None = None, pickle: bool = False
+    ) -> None:
         """Collective. Returns when a copy of the state is taken; it is stored and committed behind the program's back.
 
         state: equal on all ranks, else Desync. local: this rank's own; either all ranks give one or none does. Both are
-        arrays, numbers, str, bytes, numpy.random.Generator, and dicts, lists and tuples of these. pickle: other objects
-        are pickled, and their pickles have to be equal on all ranks. TypeError: the state holds something else.
+        arrays, numbers, str, bytes, numpy.random.Generator, and dicts, lists and tuples of these. TypeError: the state
+        holds something else.
+        root: the rank whose state is that of all; the `state` of other ranks is not looked at. pickle: other objects are
+        pickled. As pickles of equal objects differ between processes, it is then the root's state that counts, which is
+        rank 0 if none is given. Not in mode shrink.
         """
         from . import _state
 
-        self._checkpoint(_state.encode(state, pickle), None if local is None else _state.encode(local, pickle))
+        own = None if local is None else _state.encode(local, pickle)
+        if root is None and not pickle:
+            self._checkpoint(_state.encode(state), own)
+            return
+        root = root or 0
+        self._checkpoint_from(root, _state.encode(state, pickle) if self.rank == root else [], own)
 
     def lazy_checkpoint(self, make_state: typing.Callable[[], typing.Any], *, pickle: bool = False) -> None:
         """Collective. Takes a checkpoint whose state `make_state()` returns later, if it is still needed then.
@@ -180,12 +216,14 @@ class Epochs:
         return self._next
 
 
-def init(**options: typing.Any) -> Communicator:
+def init(*, logger: logging.Logger | None = None, **options: typing.Any) -> Communicator:
     """Joins the job and waits until all of it is there.
+
+    logger: gets the library's log lines, on a thread of their own, in place of standard error.
 
     options: any setting by its name in docs/settings.md, such as world_size=4. What is not given, or None, comes from
     WARREN_* variables, the file that WARREN_CONFIG names, the launcher, or the default. A value is a str, a path, a
     bool, an int, or such text as variables have (chunk_bytes="1M"). TypeError: an unknown name. InvalidArgument: a
     value that the setting cannot have. Other errors: the job cannot be joined.
     """
-    return Communicator(options)
+    return Communicator(options, logger)

@@ -455,6 +455,21 @@ TEST(BadInput, ACallbackThatCallsTheCommunicatorIsRefused) {
   });
 }
 
+TEST(BadInput, ALogQueueEndsWhereNoCommunicatorCouldBeMade) {
+  warren_log_queue* queue = nullptr;
+  ASSERT_EQ(warren_log_queue_create(10, &queue), WARREN_OK);
+  warren_options options;
+  warren_options_init(&options);
+  options.log_queue = queue;
+  options.chunk_bytes = 1;
+  warren_comm* comm = nullptr;
+  EXPECT_EQ(warren_create(&options, &comm), WARREN_INVALID_ARGUMENT);
+  warren_log_level level = WARREN_LOG_INFO;
+  const char* line = nullptr;
+  EXPECT_EQ(warren_next_log(queue, 0, &level, &line), WARREN_CLOSED);
+  warren_log_queue_free(queue);
+}
+
 TEST(BadInput, AFinishedJobTakesNobody) {
   Cluster cluster;
   cluster.run_well(2, [](Communicator& comm) { comm.barrier(); });

@@ -75,6 +75,29 @@ def test_a_killed_worker_goes_on_from_a_lazy_checkpoint(jobs):
     assert re.search(r"rank 1 went on from step [45]\b", output), output
 
 
+@pytest.mark.parametrize("root", [0, 1])
+def test_the_pickled_state_of_the_root_survives_both_ranks(jobs, tmp_path, root):
+    output = jobs.run(2, "rooted.py", root, tmp_path)
+    assert output.count("was killed by signal 9") == 3, output
+    assert len(re.findall(r"rank [01] went on from version [0-8]\b", output)) == 2, output
+
+
+def test_log_lines_go_to_a_logger(jobs):
+    output = jobs.run(2, "logged.py", "end", flags=["--restarts=0"])
+    assert "worker logs" not in output, output
+
+
+def test_log_lines_that_come_while_the_program_ends_go_to_the_logger_too(jobs):
+    output = jobs.run(1, "logged.py", "leave", flags=["--restarts=0"], code=70)
+    assert "logged at the end: " in output, output
+
+
+def test_a_daemon_thread_that_is_inside_a_call_does_not_end_the_process(jobs):
+    output = jobs.run(2, "daemon.py", flags=["--restarts=0"], code=70)
+    assert "in good order" in output and "worker 0 ended with exit code 0" in output, output
+    assert "warren.Closed: " in output and "the program ends" in output, output
+
+
 @pytest.mark.parametrize("way", ["return", "exit", "handle", "exception"])
 def test_a_program_that_ends_without_finalize_ends_at_once(jobs, way):
     output = jobs.run(1, "leaving.py", way, flags=["--restarts=0"], code=1 if way == "exception" else 70)

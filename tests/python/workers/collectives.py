@@ -87,6 +87,18 @@ def check_collectives(comm, dtype):
     for got in both_ways(comm, "all_to_all", blocks):
         equal(got, all)
 
+    counts = [(r * 2) % 3 for r in range(size)]  # some are 0
+    uneven = np.concatenate([np.full(count, rank + 1, dtype) for count in counts])
+    for op in ("sum", "max"):
+        want = OPS[op](np.array([[r + 1] * counts[rank] for r in range(size)], dtype).reshape(size, -1))
+        for got in both_ways(comm, "reduce_scatterv", uneven, counts, op):
+            equal(got, want)
+    share = np.empty(counts[rank], dtype)
+    assert comm.reduce_scatterv(uneven, np.array(counts), out=share) is share
+    to, of = [(rank + 2 * r) % 3 for r in range(size)], [(r + 2 * rank) % 3 for r in range(size)]
+    for got in both_ways(comm, "all_to_allv", np.full(sum(to), rank, dtype), to, of):
+        equal(got, np.repeat(np.arange(size), of).astype(dtype))
+
     if size > 1:
         right, left = (rank + 1) % size, (rank - 1) % size
         received = np.empty_like(mine)
@@ -167,6 +179,11 @@ def check_groups(comm):
     assert group.allreduce(comm.rank) == sum(members)
     alone = comm.split(0 if comm.rank == 0 else -1)
     assert (alone is None) == (comm.rank != 0)
+    if comm.rank < 2:  # the others make no call
+        both = comm.group("both", list(range(min(comm.size, 2)))[::-1])
+        assert isinstance(both, warren.Group) and both.rank == both.size - 1 - comm.rank
+        assert both.allreduce(comm.rank) == both.size - 1
+        assert both.split(0).allreduce(1) == both.size
     assert 0 <= comm.local_rank < comm.local_size == comm.size
 
 
