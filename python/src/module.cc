@@ -14,6 +14,7 @@
 #include "python/src/failure.h"
 #include "python/src/group.h"
 #include "python/src/handle.h"
+#include "python/src/lightgbm.h"
 #include "python/src/log_queue.h"
 #include "python/src/options.h"
 #include "python/src/said.h"
@@ -173,6 +174,7 @@ NB_MODULE(_core, module) {
   bind_checkpoints(communicator);
   [[maybe_unused]] const auto once_class = nb::class_<Once, Calls>(module, "Once");
   bind_handle(module);
+  bind_lightgbm(module);
   module.def("_set_error_classes", set_error_classes);
   module.def("_set_package_folder", set_package_folder);
   module.def("_destroy_all_jobs", destroy_all_jobs);

@@ -9,11 +9,11 @@ import time
 
 from conftest import ROOT, Jobs
 
-EXAMPLES = ("softmax", "local_sgd", "pipeline", "mixed_precision")
+EXAMPLES = ("softmax", "local_sgd", "pipeline", "mixed_precision", "boosting")
 # Programs print these lines; the second one is the library's.
 BEGINS = re.compile(r"\[(\d+)\] process (\d+) begins")
 JOINED = re.compile(r"\] \S+ warren info: rank \d+ of \d+ in epoch")
-EPOCH = re.compile(r"\[0\] epoch +(\d+)")
+EPOCH = re.compile(r"\[0\] (?:epoch|segment) +(\d+)")
 
 
 def example(name):

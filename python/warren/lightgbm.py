@@ -1,0 +1,145 @@
+"""LightGBM over Warren: distributed training that survives lost workers, with PyPI's LightGBM as it is.
+
+    import lightgbm, warren, warren.lightgbm
+
+    def make_dataset():
+        x, y = load_share(comm.rank, comm.size)      # this worker's rows
+        return lightgbm.Dataset(x, y)
+
+    with warren.init() as comm:
+        booster = warren.lightgbm.train(comm, {"objective": "binary"}, make_dataset, 200)
+
+docs/lightgbm.md has the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import typing
+
+import lightgbm
+
+from . import _core
+from ._errors import InvalidArgument
+
+if typing.TYPE_CHECKING:
+    from ._communicator import Communicator
+
+__all__ = ["train"]
+
+basic: typing.Any = lightgbm.basic  # its network functions have no Python names
+
+# LightGBM derives them from `seed`, if that is given, and they have these defaults.
+SEEDS = {"bagging_seed": 3, "feature_fraction_seed": 2, "drop_seed": 4, "objective_seed": 5, "extra_seed": 6}
+
+
+def train(
+    comm: Communicator,
+    params: dict[str, typing.Any],
+    make_dataset: typing.Callable[[], lightgbm.Dataset],
+    num_boost_round: int = 100,
+    *,
+    checkpoint_every: int = 10,
+    after_segment: typing.Callable[[int, lightgbm.Booster], object] | None = None,
+) -> lightgbm.Booster:
+    """Collective: trains one model on the rows of all ranks, and returns it on all of them, equal to the byte.
+
+    params: LightGBM's, equal on all ranks; "tree_learner" is "data" unless it says "voting". (LightGBM's Python package
+    has no "feature".)
+    make_dataset: returns a new Dataset of this rank's rows, which has no init_score. It is called once in each life, and
+    reads the same rows in each of them.
+    checkpoint_every: the boosting rounds of a segment. A checkpoint is taken after each; a restarted worker begins at the
+    last one. A segment begins with a new booster that goes on from the model: what LightGBM keeps beside the model,
+    such as the trees that dart may drop, lasts for a segment.
+    after_segment: called after each checkpoint with the rounds that are done and the booster, and not for segments that
+    the newest checkpoint holds.
+    Loads the newest checkpoint: a program calls it once, and does not call load_checkpoint. Raises warren.Error for what
+    goes wrong among the ranks, and lightgbm.basic.LightGBMError for what LightGBM finds wrong.
+    """
+    if checkpoint_every < 1 or num_boost_round < 0:
+        raise ValueError(f"train: checkpoint_every is {checkpoint_every}, num_boost_round {num_boost_round}")
+    all_params = _complete(params, comm.size)
+    loaded = comm.load_checkpoint()
+    model: str | None = None
+    done = 0
+    if loaded is not None:
+        if not isinstance(loaded.state, dict) or loaded.state.keys() != {"model", "rounds"}:
+            raise InvalidArgument("train: the newest checkpoint is not of train(): the program has changed since")
+        model, done = loaded.state["model"], loaded.state["rounds"]
+    # The voting learner's values of inner nodes, which predict nothing, are those of each rank's own rows.
+    root = 0 if all_params["tree_learner"].startswith("voting") else None
+    with _network(comm) as network:
+        # Ranks agree on the bins of features while they make the dataset: a restarted worker's does so alone.
+        network.name_rounds("lightgbm dataset")
+        data = make_dataset()
+        if data.init_score is not None:
+            raise ValueError("train: the dataset has an init_score, which later segments would not see")
+        data.free_raw_data = False  # the next segment's booster starts from the model's predictions
+        data.params = {**_seeded(all_params, 0), **(data.params or {})}
+        data.construct()
+        network.name_rounds("")
+        while done < num_boost_round:
+            rounds = min(checkpoint_every - done % checkpoint_every, num_boost_round - done)
+            before = None if model is None else lightgbm.Booster(model_str=model)
+            booster = lightgbm.train(_seeded(all_params, done), data, rounds, init_model=before)
+            model, done = booster.model_to_string(), done + rounds
+            comm.checkpoint({"model": model, "rounds": done}, root=root)
+            if after_segment is not None:
+                after_segment(done, booster)
+    if model is None:
+        raise ValueError("train: num_boost_round is 0, and there is no checkpoint")
+    return lightgbm.Booster(model_str=model if root is None else comm.broadcast_object(model, root))
+
+
+def _complete(params: dict[str, typing.Any], size: int) -> dict[str, typing.Any]:
+    aliases = basic._ConfigAliases.get(
+        "machines", "machine_list_filename", "local_listen_port", "num_machines", "num_iterations"
+    )
+    if given := aliases & params.keys():
+        raise ValueError(f"train: {', '.join(sorted(given))} in params: ranks and rounds are train()'s")
+    every = {"verbosity": -1, "deterministic": True, "pre_partition": True, **params}
+    every = basic._choose_param_value("tree_learner", every, "data" if size > 1 else "serial")
+    for name in ("seed", *SEEDS):
+        every = basic._choose_param_value(name, every, None)
+    # LightGBM measures which of the two is faster, and would choose otherwise from one life to the next.
+    if not {"force_col_wise", "force_row_wise"} & every.keys():
+        every["force_col_wise"] = True
+    if size > 1:
+        every["num_machines"] = size
+    return every
+
+
+def _seeded(params: dict[str, typing.Any], done: int) -> dict[str, typing.Any]:
+    """Seeds that follow from the rounds that are done, so that each life draws the same in a segment."""
+    seeded = dict(params)
+    seed = seeded.pop("seed")
+    for name, default in SEEDS.items():
+        base = params[name] if params[name] is not None else default if seed is None else seed + default
+        seeded[name] = (base + 1000003 * done) % 2**31
+    return seeded
+
+
+@contextlib.contextmanager
+def _network(comm: Communicator) -> typing.Iterator[typing.Any]:
+    """A block in which LightGBM's ranks, on this thread, are those of the communicator."""
+    network = _core.LightGbmNetwork(comm)
+    library = basic._LIB
+    if comm.size > 1:
+        code = library.LGBM_NetworkInitWithFunctions(
+            ctypes.c_int(comm.size),
+            ctypes.c_int(comm.rank),
+            ctypes.c_void_p(network.reduce_scatter),
+            ctypes.c_void_p(network.allgather),
+        )
+        basic._safe_call(code)
+    network.enter()
+    try:
+        yield network
+    except basic.LightGBMError:
+        network.raise_failure()
+        raise
+    finally:
+        network.leave()
+        if comm.size > 1:
+            library.LGBM_NetworkFree()

@@ -1,0 +1,37 @@
+"""LightGBM over the package: models after kills, with each learner and way of sampling, and what is refused."""
+
+import functools
+import pathlib
+import tempfile
+
+import pytest
+from conftest import Jobs
+from killing import example, run_and_kill
+
+WAYS = [
+    ("--learner=voting",),
+    ("--boosting=dart",),
+    ("--sampling=goss",),
+    ("--quantized",),
+]
+
+
+@functools.cache
+def undisturbed(ranks, way):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "model"
+        Jobs().run(ranks, example("boosting"), f"--weights_file={path}", *way)
+        return path.read_bytes()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("way", WAYS, ids="".join)
+def test_a_model_is_that_of_an_undisturbed_run(tmp_path, way, ranks):
+    path = tmp_path / "model"
+    killed, output = run_and_kill(ranks, example("boosting"), f"--weights_file={path}", *way, early=1, first=1, later=2)
+    assert killed["early"] == 1 and killed["later"] == 2, output
+    assert path.read_bytes() == undisturbed(ranks, way), output
+
+
+def test_the_model_is_that_of_lightgbms_own_network(jobs):
+    jobs.run(2, "boosting.py", flags=["--restarts=0"])
