@@ -393,8 +393,8 @@ warren::Result<Said> say(const warren_comm& comm, const warren_call_options& giv
   const auto options = of_this_version(given, warren_call_options{}, "warren_call_options_init");
   if (!options.ok()) return options.status();
   const warren_call_options& said = options.value();
-  if (const std::uint64_t site = warren_site_of(said.file, said.line, said.function); site != 0) {
-    site_names().add(hash_of(last_part(said.file)), last_part(said.file), true);
+  const std::uint64_t site = said.site != 0 ? said.site : warren_site_of(said.file, said.line, said.function);
+  if (site != 0) {
     spec.site = site;
   } else if (said.address != nullptr) {
     spec.site = site_of(said.address);
@@ -1239,7 +1239,14 @@ warren_code warren_span_end(warren_comm* comm) {
 uint64_t warren_site_of(const char* file, int32_t line, const char* function) {
   if (file == nullptr || *file == 0) return 0;
   const std::uint64_t caller = function == nullptr ? 0 : hash_of(function) & 0xffff;
-  return site_in(hash_of(last_part(file)), caller << 24 | (static_cast<std::uint64_t>(line) & kLineBits));
+  const char* const name = last_part(file);
+  const std::uint64_t hash = hash_of(name);
+  try {
+    site_names().add(hash, name, true);
+  } catch (const std::bad_alloc&) {
+    return 0;  // unknown; agrees with all
+  }
+  return site_in(hash, caller << 24 | (static_cast<std::uint64_t>(line) & kLineBits));
 }
 
 warren_code warren_meets_round(warren_comm* comm, const uint64_t* sites, size_t count, int32_t* meets) {

@@ -34,12 +34,14 @@ class Array {
   [[nodiscard]] std::vector<std::size_t> shape() const;
 
  private:
+  bool take_numpy(nanobind::handle object, Access access);
   bool take_buffer(nanobind::handle object, const char* argument, Access access);
   bool take_dlpack(nanobind::handle object, const char* argument, Access access);
   void release() noexcept;
 
+  nanobind::object numpy_;  // an array of NumPy's, if it was taken as one
   bool has_view_ = false;
-  Py_buffer view_{};
+  Py_buffer view_;  // if has_view_
   std::optional<nanobind::ndarray<>> writable_;
   std::optional<nanobind::ndarray<nanobind::ro>> readable_;
   void* data_ = nullptr;

@@ -5,6 +5,8 @@
 #include <array>
 #include <string_view>
 
+#include "warren/c_api.h"
+
 namespace nb = nanobind;
 
 namespace warren_python {
@@ -26,7 +28,7 @@ const char* text_of(const nb::object& string) {
 struct KnownPlace {
   PyObject* code = nullptr;
   int instruction = 0;
-  CallSite site;
+  std::uint64_t site = 0;  // 0: in the package, or of no file
 };
 
 // The instruction that the frame is at.
@@ -41,15 +43,18 @@ int instruction_of(PyFrameObject* frame) {
 }
 
 // The place of a call from this frame. The same few places make most calls, and what is asked of Python is remembered.
-CallSite place_of(const nb::object& code, PyFrameObject* frame) {
+std::uint64_t place_of(const nb::object& code, PyFrameObject* frame) {
   static std::array<KnownPlace, 64> known;  // guarded by the interpreter lock
   const int instruction = instruction_of(frame);
   const auto address = reinterpret_cast<std::uintptr_t>(code.ptr());
   KnownPlace& place = known[(address / 64 + static_cast<unsigned>(instruction) / 2) % known.size()];
   if (place.code != code.ptr() || place.instruction != instruction) {
-    const CallSite site{text_of(code.attr("co_filename")), text_of(code.attr("co_name")), PyFrame_GetLineNumber(frame)};
+    const nb::object file = code.attr("co_filename"), function = code.attr("co_name");
+    const char* const path = text_of(file);
+    const bool ours = path == nullptr || std::string_view(path).starts_with(package_folder());
     Py_XDECREF(place.code);
-    place = {code.inc_ref().ptr(), instruction, site};
+    place = {code.inc_ref().ptr(), instruction,
+             ours ? 0 : warren_site_of(path, PyFrame_GetLineNumber(frame), text_of(function))};
   }
   return place.site;
 }
@@ -60,16 +65,15 @@ void set_package_folder(std::string folder) {
   package_folder() = std::move(folder);
 }
 
-CallSite call_site() {
+std::uint64_t call_site() {
   nb::object frame = nb::borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   while (frame.is_valid() && !frame.is_none()) {
     auto* const at = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const nb::object code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(at)));
-    const CallSite site = place_of(code, at);
-    if (site.file != nullptr && !std::string_view(site.file).starts_with(package_folder())) return site;
+    if (const std::uint64_t site = place_of(code, at); site != 0) return site;
     frame = frame.attr("f_back");
   }
-  return {};
+  return 0;
 }
 
 }  // namespace warren_python

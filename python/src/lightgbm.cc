@@ -51,13 +51,8 @@ class LightGbmNetwork {
       : job_(group.job),
         comm_(group.open()),
         rank_(static_cast<std::size_t>(group.rank())),
-        size_(static_cast<std::size_t>(group.size())) {
-    const CallSite site = call_site();
-    // The frame that the texts belong to may end before the network does.
-    file_ = site.file == nullptr ? "" : site.file;
-    function_ = site.function == nullptr ? "" : site.function;
-    line_ = site.line;
-  }
+        size_(static_cast<std::size_t>(group.size())),
+        site_(call_site()) {}
   LightGbmNetwork(const LightGbmNetwork&) = delete;
   LightGbmNetwork& operator=(const LightGbmNetwork&) = delete;
   ~LightGbmNetwork() { leave(); }
@@ -140,9 +135,7 @@ class LightGbmNetwork {
   void call(const Function& function) {
     warren_call_options options;
     warren_call_options_init(&options);
-    options.file = file_.c_str();
-    options.function = function_.c_str();
-    options.line = line_;
+    options.site = site_;
     std::string name;
     if (!prefix_.empty()) {
       name = prefix_ + "/" + std::to_string(named_++);
@@ -159,8 +152,7 @@ class LightGbmNetwork {
   std::shared_ptr<Job> job_;
   warren_comm* comm_;
   std::size_t rank_, size_;
-  std::string file_, function_;
-  std::int32_t line_ = 0;
+  std::uint64_t site_;  // of the program's call of train()
   std::string prefix_;
   int named_ = 0;
   std::vector<std::size_t> counts_;

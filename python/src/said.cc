@@ -52,11 +52,13 @@ warren_op op_of(nb::handle name) {
 
 Said::Said(const Calls& calls, const Extras& extras, Call& call) {
   const auto given = [](nb::handle extra) { return extra.is_valid() && !extra.is_none(); };
-  warren_call_options_init(&options_);
-  const CallSite site = call_site();
-  options_.file = site.file;
-  options_.function = site.function;
-  options_.line = site.line;
+  static const warren_call_options defaults = [] {
+    warren_call_options all;
+    warren_call_options_init(&all);
+    return all;
+  }();
+  options_ = defaults;
+  options_.site = call_site();
   if (!calls.once.empty()) options_.once = calls.once.c_str();
   options_.timeout_ms = calls.timeout_ms;
   if (given(extras.wire)) options_.wire = value_of(extras.wire, "wire", kWires);

@@ -25,7 +25,7 @@ class Said {
   [[nodiscard]] const warren_call_options* get() const { return &options_; }
 
  private:
-  warren_call_options options_{};
+  warren_call_options options_;
 };
 
 }  // namespace warren_python

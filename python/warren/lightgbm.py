@@ -98,7 +98,7 @@ def _complete(params: dict[str, typing.Any], size: int) -> dict[str, typing.Any]
     )
     if given := aliases & params.keys():
         raise ValueError(f"train: {', '.join(sorted(given))} in params: ranks and rounds are train()'s")
-    every = {"verbosity": -1, "deterministic": True, "pre_partition": True, **params}
+    every: dict[str, typing.Any] = {"verbosity": -1, "deterministic": True, "pre_partition": True, **params}
     every = basic._choose_param_value("tree_learner", every, "data" if size > 1 else "serial")
     for name in ("seed", *SEEDS):
         every = basic._choose_param_value(name, every, None)
