@@ -1904,6 +1904,18 @@ std::optional<wire::Blocked> Engine::blocked() const {
   return blocked;
 }
 
+std::vector<Rank> Engine::end_waiting_sends() {
+  std::vector<Rank> ranks;
+  if (!open_ || failed_ || stopped()) return ranks;
+  for (const auto& [id, group] : groups_) {
+    const std::vector<Rank> ended = group->points.end_waiting_sends();
+    if (ended.empty()) continue;
+    ranks.insert(ranks.end(), ended.begin(), ended.end());
+    check(*group);
+  }
+  return ranks;
+}
+
 bool Engine::describe_blocked(const Group& group, wire::Blocked& blocked) const {
   wire::BegunRounds& begun = *blocked.add_begun();
   begun.set_group(group.id.value);

@@ -343,6 +343,25 @@ Status PointChannels::send(Call& call) {
   return {};
 }
 
+std::vector<Rank> PointChannels::end_waiting_sends() {
+  std::vector<Rank> ranks;
+  if (std::exchange(moves_looked_at_, moves_) != moves_ || recall_ == nullptr || !open_ || !status_.ok()) return ranks;
+  for (auto& [peer, p] : peers_) {
+    const std::size_t before = finished_.size();
+    for (Sending& s : p.sending) {
+      if (s.call == nullptr) continue;
+      if (s.announced) {
+        const std::span input(static_cast<const std::byte*>(s.call->spec.input), s.bytes);
+        s.logged.assign(input.begin(), input.end());
+        transport_.move_payloads(*p.link, input, s.logged.data());
+      }
+      finished_.push_back({std::exchange(s.call, nullptr), Status()});
+    }
+    if (finished_.size() != before) ranks.push_back(members_[static_cast<std::size_t>(peer)]);
+  }
+  return ranks;
+}
+
 bool PointChannels::owes(const RecordKey& record) const {
   return std::ranges::any_of(peers_, [&](const auto& entry) {
     const auto& [peer, p] = entry;

@@ -76,6 +76,11 @@ class PointChannels {
   void recv(Call& call);
   void on_completion(Token token, const Status& status);
 
+  // Ends the calls of messages that have waited since this was last called without anything of this group's moving: the
+  // log has them, and they are still sent. So ranks that send to each other before they receive wait for no more than
+  // that. The ranks that they go to; nothing where nothing is logged.
+  [[nodiscard]] std::vector<Rank> end_waiting_sends();
+
   // Calls that have finished, with their results, in order. The owner takes them.
   struct Finished {
     Call* call = nullptr;
@@ -202,6 +207,7 @@ class PointChannels {
   Timeline timeline_;
   bool open_ = false, greets_ = false, departed_ = false;
   std::uint64_t orders_ = 0, moves_ = 0;
+  std::uint64_t moves_looked_at_ = UINT64_MAX;  // moves_ when end_waiting_sends() was last called
   std::size_t unsettled_peers_ = 0;
   std::optional<std::string> gap_;
   std::map<std::int32_t, Peer> peers_;

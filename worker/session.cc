@@ -1397,18 +1397,39 @@ void Session::abandon_call(std::unique_lock<std::mutex>& lock) {
                                         " ended with an exception, most likely for want of memory"));
 }
 
-// Shows on the board that this rank's calls wait for what other ranks have not begun, or that they do not. While a
-// thread waits in a call, no other begins one (c_api.cc).
-void Session::look_whether_blocked() {
+// Ends sends that wait for their receives, and else shows on the board that this rank's calls wait for what other ranks
+// have not begun, or that they do not. While a thread waits in a call, no other begins one (c_api.cc). True: a call has
+// ended.
+bool Session::look_whether_blocked(std::unique_lock<std::mutex>& lock) {
   const auto time = std::chrono::steady_clock::now();
-  if (time < next_blocked_look_) return;
+  if (time < next_blocked_look_) return false;
   next_blocked_look_ = time + kBlockedLookInterval;
+  if (end_waiting_sends(lock)) return true;
   const bool may_call = awaiting_job_ != 0 || calling_back_ != 0 || !batch_.empty() || sends_batch_ || states_move();
   std::optional<wire::Blocked> blocked = may_call ? std::nullopt : engine_.blocked();
-  if (!blocked) return show_unblocked();
-  if (shown_blocked_ != nullptr && shown_blocked_->SerializeAsString() == blocked->SerializeAsString()) return;
+  if (!blocked) {
+    show_unblocked();
+    return false;
+  }
+  if (shown_blocked_ != nullptr && shown_blocked_->SerializeAsString() == blocked->SerializeAsString()) return false;
   shown_blocked_ = std::make_shared<const wire::Blocked>(std::move(*blocked));
   board_.show_blocked(shown_blocked_);
+  return false;
+}
+
+// True: a call has ended.
+bool Session::end_waiting_sends(std::unique_lock<std::mutex>& lock) {
+  const std::vector<Rank> ranks = engine_.end_waiting_sends();
+  if (ranks.empty()) return false;
+  if (!std::exchange(told_of_waiting_sends_, true)) {
+    log_(WARREN_LOG_WARNING,
+         "a send of rank " + std::to_string(self_.value) + " to rank " + std::to_string(ranks[0].value) +
+             " has returned after a second in which that rank received nothing: the log has the message, which "
+             "follows. Ranks that send to each other before they receive wait so each time: receive first, or send "
+             "asynchronously (this is said once)");
+  }
+  if (!engine_.finished_calls().empty()) run_callbacks(lock);
+  return true;
 }
 
 void Session::show_unblocked() {
@@ -1479,7 +1500,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done, Clock::time_p
     if (engine_.post_all()) continue;
     log_waits(next_log);
     if (std::exchange(slept, true)) {
-      look_whether_blocked();
+      if (look_whether_blocked(lock)) continue;
     } else {
       next_blocked_look_ = std::chrono::steady_clock::now() + kBlockedLookInterval;
     }

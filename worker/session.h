@@ -241,7 +241,8 @@ class Session final : private DataPath {
   void ask_while_driving(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] int sleep_ms(Clock::time_point until) const;
   void yield_to_control(std::unique_lock<std::mutex>& lock);
-  void look_whether_blocked();
+  bool look_whether_blocked(std::unique_lock<std::mutex>& lock);
+  bool end_waiting_sends(std::unique_lock<std::mutex>& lock);
   void show_unblocked();
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
   void stay_out(std::unique_lock<std::mutex>& lock);
@@ -384,6 +385,7 @@ class Session final : private DataPath {
   int calling_back_ = 0;  // callbacks that run
   std::chrono::steady_clock::time_point next_blocked_look_;
   std::shared_ptr<const wire::Blocked> shown_blocked_;  // on the board
+  bool told_of_waiting_sends_ = false;
   int looks_ = 0;  // for a message of a small round, before others get the core; none where they need it
   SpareCore core_;
   bool watched_ = false;   // one of them sleeps on the links, and the others until it tells

@@ -36,6 +36,7 @@ constexpr Micros kStepUs = 30'000;
 constexpr std::uint64_t kEveryOnGpu = 3;
 constexpr Micros kLookAtDrainUs = 20'000;
 // Until worker/transport/knocks.h has found out that a process has gone, and again.
+constexpr Micros kLookAtSendsUs = 900'000;
 constexpr Micros kKnockUs = 100'000, kKnockSuspendedUs = 70'000;
 // How long a caller looks before it sleeps. Odd ranks longer than it does in life, so that interrupts find them there.
 constexpr Micros kSpinUs[] = {60, 1000};
@@ -407,6 +408,10 @@ void SimWorker::rest() {
 // A heartbeat says which calls a program waits in, as Session tells it.
 void SimWorker::show_blocked() {
   const bool waits = std::ranges::any_of(calls_, [](const auto& c) { return !c->reaped && c->step.blocking; });
+  if (waits && world_.now_us() >= next_look_at_sends_us_) {
+    next_look_at_sends_us_ = world_.now_us() + kLookAtSendsUs;
+    if (!engine_.end_waiting_sends().empty()) data_moved();
+  }
   const bool may_call = !waits || computing_ || loading_ || waits_for_commit_ || leaving_ || exiting_ || !opened_;
   auto blocked = may_call ? std::nullopt : engine_.blocked();
   const auto shown = board_.blocked();

@@ -290,6 +290,7 @@ class SimWorker final : private SimTransport::Owner {
   std::deque<std::function<void(std::vector<WorkerEffect>&)>> commands_;
   bool opened_ = false, waits_for_commit_ = false, loading_ = false;
   bool alive_ = false, installed_ = false, stopped_ = false, finished_ = false, pumping_ = false;
+  Micros next_look_at_sends_us_ = 0;
   bool spins_ = false;  // before it posts what its round waits for
   bool serving_ = false;
   std::uint64_t follows_run_ = 0;  // of the job whose checkpoints it fetches as a spare

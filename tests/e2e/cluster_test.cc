@@ -535,6 +535,35 @@ TEST(Cluster, MessagesOfEachElementType) {
                    {});
 }
 
+// The log has each message: a send waits for its receive for a moment, and then leaves it there.
+TEST(Cluster, RanksMaySendToEachOtherBeforeTheyReceive) {
+  const auto circle = [](Communicator& comm) {
+    const std::int32_t ranks = comm.world_size();
+    const std::int32_t next = (comm.rank() + 1) % ranks, before = (comm.rank() + ranks - 1) % ranks;
+    (void)comm.load_checkpoint();
+    auto at_last = comm.within(std::chrono::seconds(60));
+    std::vector<std::int32_t> large(2000000), small(10, comm.rank()), in(large.size());
+    std::iota(large.begin(), large.end(), comm.rank());
+    at_last.send(large, next, 1);
+    std::ranges::fill(large, -1);
+    at_last.send(small, next, 2);
+    at_last.recv(in, before, 1);
+    at_last.recv(small, before, 2);
+    std::iota(large.begin(), large.end(), before);
+    EXPECT_EQ(in, large);
+    EXPECT_EQ(small, std::vector<std::int32_t>(10, before));
+    comm.checkpoint(std::as_bytes(std::span("all have received")));
+    comm.barrier();
+  };
+  Cluster cluster;
+  cluster.run_well(3, circle);
+  Cluster apart;
+  apart.run_well(2, circle, [](int rank, Options& o) {
+    on_a_host_of_its_own(rank, o);
+    o.streams = 2;
+  });
+}
+
 // A rank may compute for much longer than the round timeout, before its first round and between others, in whichever
 // order ranks come: the timeout is for ranks that are not heard.
 TEST(Cluster, ARankThatComputesForLongIsNotTakenForLost) {

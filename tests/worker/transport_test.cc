@@ -368,6 +368,31 @@ TEST_F(OneEnd, WhatDoesNotFitIntoASocketIsUnderWay) {
   EXPECT_EQ(transport_.send_now(link_, out, payload_, 11), Transport::Now::kDone);
 }
 
+// Its sender's buffer goes when part of the frame has left.
+TEST_F(OneEnd, AFrameThatIsUnderWayGoesOnFromOtherMemory) {
+  std::vector<std::byte> large(std::size_t{1} << 20);
+  for (std::size_t i = 0; i < large.size(); i++) large[i] = static_cast<std::byte>(i * 7 + i / 256);
+  const std::vector<std::byte> copy = large;
+  transport_.post_send(link_, header(), std::span(large).subspan(16), 9);
+  transport_.post_send(link_, header(), payload_, 10);  // lies elsewhere, and stays
+  Completion c[2];
+  ASSERT_EQ(transport_.poll(c), 0u);
+  transport_.move_payloads(link_, large, copy.data());
+  std::ranges::fill(large, std::byte{0xee});
+  std::vector<std::byte> got(FrameHeader::kWireBytes + large.size() - 16);
+  std::size_t n = 0, completed = 0;
+  while (n < got.size()) {
+    completed += transport_.poll(c);
+    const ssize_t some = ::recv(peer_[0], got.data() + n, got.size() - n, MSG_DONTWAIT);
+    if (some > 0) n += static_cast<std::size_t>(some);
+  }
+  while (completed < 2) completed += transport_.poll(c);
+  EXPECT_TRUE(std::equal(copy.begin() + 16, copy.end(), got.begin() + FrameHeader::kWireBytes));
+  std::vector<std::byte> rest(FrameHeader::kWireBytes + payload_.size());
+  ASSERT_EQ(::recv(peer_[0], rest.data(), rest.size(), MSG_WAITALL), static_cast<ssize_t>(rest.size()));
+  EXPECT_TRUE(std::equal(payload_.begin(), payload_.end(), rest.begin() + FrameHeader::kWireBytes));
+}
+
 TEST_F(OneEnd, AtOnceOrNotAtAllWhereTheLinkIsNotUpOrItsPeerGone) {
   FrameHeader h = header();
   const LinkId other = transport_.link(kWorldGroup, Rank(2));

@@ -208,6 +208,16 @@ void LinkTransport::post_send_made(LinkId id, const FrameHeader& header, std::sp
   post(id, header, payload, place, beside, token);
 }
 
+void LinkTransport::move_payloads(LinkId id, std::span<const std::byte> from, const std::byte* to) {
+  for (auto& stream : at(id).streams) {
+    stream->sends.for_each([&](Outgoing& out) {
+      const std::byte* const begin = out.payload.data();
+      if (begin < from.data() || begin >= from.data() + from.size()) return;
+      out.payload = {to + (begin - from.data()), out.payload.size()};
+    });
+  }
+}
+
 void LinkTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
   expect(id, expected, payload, false, token);
 }

@@ -512,10 +512,11 @@ WARREN_API warren_code warren_allocate(warren_comm*, size_t bytes, void** memory
 WARREN_API warren_code warren_free(warren_comm*, void* memory);
 
 /* Point to point. Messages between two ranks with one tag (0 .. 2^31 - 1) arrive in order; count and type must agree.
- * A message is received before the checkpoint that follows it, else the job ends with an error. A send may wait until
- * the receiver has called recv; when it has returned, the buffer is free and the message goes on by itself, also again
- * to a lost receiver's next life, whatever the sender does meanwhile, up to destroying the communicator. What was not
- * received when its receiver destroys the communicator is dropped.
+ * A message is received before the checkpoint that follows it, else the job ends with an error. A large send waits for
+ * its receive, for a second or two; then it returns, as the log has the message. With replicas 0 it waits on. When a
+ * send has returned, the buffer is free and the message goes on by itself, also again to a lost receiver's next life,
+ * whatever the sender does meanwhile, up to destroying the communicator. What was not received when its receiver
+ * destroys the communicator is dropped.
  */
 WARREN_API warren_code warren_send(warren_comm*, const void* buffer, size_t count, warren_type, int32_t peer,
                                    int32_t tag, const warren_call_options*, warren_handle**);

@@ -1038,9 +1038,9 @@ class Calls {
   }
 
   // ---- point to point: messages between two ranks with one tag (0 … 2^31 − 1) arrive in order -------------------
-  // Size and type must agree. send() may wait until the receiver has called recv(); once it has returned, the message
-  // goes on by itself, even where the communicator is destroyed. What was not received when its receiver destroys the
-  // communicator is dropped.
+  // Size and type must agree. A large send() waits for its recv(), for a moment (c_api.h). Once it has returned, the
+  // message goes on by itself, even where the communicator is destroyed. What was not received when its receiver
+  // destroys the communicator is dropped.
 
   template <InputRange In>
   [[gnu::always_inline]] void send(const In& buffer, int peer, int tag = 0) {
