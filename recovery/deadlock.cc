@@ -43,6 +43,15 @@ const wire::BegunRounds* begun_in(const RankReport& report, std::uint64_t group)
   return found == report.blocked->begun().end() ? nullptr : &*found;
 }
 
+// How far this rank is in the rounds of a group that it is in; nothing: nobody can tell. A group that it has not made
+// begins at the first round of the version that the rank is in.
+std::optional<Place> place_in(const RankReport& report, std::uint64_t group) {
+  if (const wire::BegunRounds* const begun = begun_in(report, group); begun != nullptr) return place_of(*begun);
+  const wire::BegunRounds* const world = begun_in(report, kWorldGroup.value);
+  if (!report.blocked->complete() || world == nullptr) return std::nullopt;
+  return Place(world->version(), 0);
+}
+
 class Circles {
  public:
   Circles(std::span<const RankReport> reports, std::int64_t round_timeout_ms) : reports_(reports) {
@@ -86,8 +95,8 @@ class Circles {
     for (const std::uint32_t peer : call.waiting_for()) {
       const Rank rank(static_cast<std::int32_t>(peer));
       if (!is_stuck(rank)) continue;
-      const wire::BegunRounds* const begun = begun_in(reports_[peer], call.group());
-      if (begun != nullptr && place_of(*begun) <= place_of(call)) return rank;
+      const auto place = place_in(reports_[peer], call.group());
+      if (place && *place <= place_of(call)) return rank;
     }
     return kNoRank;
   }
@@ -106,11 +115,22 @@ class Circles {
     last_of_.clear();
     for (const RankReport& r : reports_) {
       if (!is_stuck(r.rank)) continue;
-      for (const wire::BegunRounds& g : r.blocked->begun()) {
-        const auto [at, added] = last_of_.try_emplace(g.group(), place_of(g), r.rank);
-        if (!added && place_of(g) < at->second.first) at->second = {place_of(g), r.rank};
+      for (const wire::BegunRounds& g : r.blocked->begun()) look_at(g.group(), place_of(g), r.rank);
+      // Ranks that have not made the group name it nowhere: those that wait for them do.
+      for (const wire::CurrentRound& call : r.blocked->calls()) {
+        if (!needs_all(call)) continue;
+        for (const std::uint32_t peer : call.waiting_for()) {
+          const Rank rank(static_cast<std::int32_t>(peer));
+          if (!is_stuck(rank)) continue;
+          if (const auto place = place_in(reports_[peer], call.group())) look_at(call.group(), *place, rank);
+        }
       }
     }
+  }
+
+  void look_at(std::uint64_t group, const Place& place, Rank rank) {
+    const auto [at, added] = last_of_.try_emplace(group, place, rank);
+    if (!added && place < at->second.first) at->second = {place, rank};
   }
 
   [[nodiscard]] Rank waits_for_message(const RankReport& waiter, const wire::CurrentRound& call) const {

@@ -85,6 +85,7 @@ wire::CurrentRound copy_of(const wire::CurrentRound& from) {
 wire::Blocked copy_of(const wire::Blocked& from) {
   wire::Blocked b;
   b.set_blocked_ms(from.blocked_ms());
+  b.set_complete(from.complete());
   for (const wire::CurrentRound& r : from.calls()) *b.add_calls() = copy_of(r);
   for (const wire::BegunRounds& g : from.begun()) {
     wire::BegunRounds& to = *b.add_begun();

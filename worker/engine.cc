@@ -319,7 +319,10 @@ wire::Position Engine::position_of(const Group& group, bool own) const {
 }
 
 void Engine::remember(const Group& group) {
-  if (recall_ == nullptr) return;  // nobody asks, and no commit would end it
+  if (recall_ == nullptr) {  // no new life asks, and no commit would end it
+    closed_is_complete_ = false;
+    return;
+  }
   closed_[{group.id, version_}] = std::max(closed_[{group.id, version_}], group.next_sequence.value);
 }
 
@@ -346,6 +349,7 @@ Status Engine::begin_version(Version version) {
   }
   const RingOrder* const before = ring_order();
   version_ = version;
+  closed_is_complete_ = true;
   if (ring_order() != before) {
     for (auto& [id, group] : groups_) place(*group);
   }
@@ -1895,6 +1899,7 @@ std::optional<wire::Blocked> Engine::blocked() const {
   for (const auto& [id, group] : groups_) {
     if (!describe_blocked(*group, blocked)) return std::nullopt;
   }
+  add_destroyed(blocked);
   // What a group that was destroyed here has sent may still be on its way.
   for (const auto& [id, group] : departed_) {
     if (!group->points.describe_blocked(id, blocked)) return std::nullopt;
@@ -1914,6 +1919,24 @@ std::vector<Rank> Engine::end_waiting_sends() {
     check(*group);
   }
   return ranks;
+}
+
+// The groups that were destroyed in this version, if there is room for all of them: then a group that is not listed has
+// not been made.
+void Engine::add_destroyed(wire::Blocked& blocked) const {
+  if (!closed_is_complete_) return;
+  std::vector<wire::BegunRounds> destroyed;
+  for (const auto& [key, rounds] : closed_) {
+    if (key.second != version_ || groups_.contains(key.first)) continue;
+    if (groups_.size() + destroyed.size() == limits::kMaxBlockedGroups) return;
+    wire::BegunRounds& begun = destroyed.emplace_back();
+    begun.set_group(key.first.value);
+    begun.set_version(version_.value);
+    begun.set_rounds(rounds);
+  }
+  for (wire::BegunRounds& begun : destroyed) *blocked.add_begun() = std::move(begun);
+  std::ranges::sort(*blocked.mutable_begun(), {}, &wire::BegunRounds::group);
+  blocked.set_complete(true);
 }
 
 bool Engine::describe_blocked(const Group& group, wire::Blocked& blocked) const {

@@ -472,6 +472,7 @@ class Engine {
   void settle(Group& group);
   bool settle_published();
   [[nodiscard]] bool describe_blocked(const Group& group, wire::Blocked& blocked) const;
+  void add_destroyed(wire::Blocked& blocked) const;
   void begin_question();
   void look_at_question();
   void answered(const Inquiry::Answer& answer);
@@ -493,6 +494,7 @@ class Engine {
   Trace* trace_ = nullptr;
   Version version_ = kPreamble;
   std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;    // rounds of versions that are over, not yet obsolete
+  bool closed_is_complete_ = true;                                 // it has all groups destroyed in this version
   std::map<std::uint64_t, std::optional<Replayer::Done>> wanted_;  // by the owner
   // Set-up rounds that the plan or this life knows.
   struct KnownSetup {

@@ -639,5 +639,19 @@ TEST(Lives, RanksThatGiveOneGroupDifferentListsHearOfIt) {
   }
 }
 
+// Three ranks, each of which makes a group with the next one: no frame of one group meets a call of another.
+TEST(Lives, RanksThatMakeGroupsInACircleHearOfIt) {
+  Cluster cluster;
+  const auto errors = cluster.run(3, [](Communicator& comm) {
+    const int next = (comm.rank() + 1) % 3;
+    (void)comm.group("from " + std::to_string(comm.rank()), std::array{comm.rank(), next});
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->code(), ErrorCode::desync) << error->what();
+    EXPECT_THAT(error->what(), HasSubstr("calls wait for each other in a circle"));
+  }
+}
+
 }  // namespace
 }  // namespace warren

@@ -32,7 +32,7 @@ struct Rank6 {
   std::vector<wire::CurrentRound> calls;
   std::map<std::uint64_t, std::uint64_t> begun = {};  // rounds, by group
   std::map<std::uint32_t, std::uint64_t> sent = {};   // messages of the world, by peer
-  bool says = true, leaving = false, finalizing = false;
+  bool says = true, leaving = false, finalizing = false, complete = false;
   std::uint64_t blocked_ms = 6000;
   std::int64_t age_ms = 0;
 };
@@ -43,6 +43,7 @@ std::string deadlock(const std::vector<Rank6>& ranks) {
   for (std::size_t i = 0; i < ranks.size(); i++) {
     const Rank6& r = ranks[i];
     blocked[i].set_blocked_ms(r.blocked_ms);
+    blocked[i].set_complete(r.complete);
     for (const auto& c : r.calls) *blocked[i].add_calls() = c;
     for (const auto& [group, rounds] : r.begun) {
       blocked[i].add_begun()->set_group(group);
@@ -86,6 +87,32 @@ TEST(Deadlock, WhoeverIsInTheRoundWaitsForTheRankThatIsNot) {
                       {{call_in(kH, 0, {1})}, {{kG, 0}, {kH, 1}}},
                       {{call_in(kH, 0, {2})}, {{kG, 0}, {kH, 1}}}}),
             "");
+}
+
+// A rank in the first round of a group that it makes.
+Rank6 makes(std::uint64_t group, std::vector<std::uint32_t> waiting_for) {
+  Rank6 rank{{call_in(group, 0, std::move(waiting_for))}, {{0, 0}, {group, 1}}};
+  rank.complete = true;
+  return rank;
+}
+
+// warren_group: nobody tells a rank of the groups that it has not made.
+TEST(Deadlock, GroupsThatTheirMembersMakeInOtherOrdersAreACircle) {
+  EXPECT_NE(deadlock({makes(11, {1}), makes(12, {2}), makes(13, {0})}), "");
+  // Rank 1 is in the round of rank 0, and waits for rank 2.
+  const std::string found = deadlock({makes(11, {1}), makes(11, {2}), makes(12, {0})});
+  EXPECT_NE(found.find("rank 0 (w) waits in allreduce(f32, sum, count 8) in round p.0 of group b for rank 2"),
+            std::string::npos)
+      << found;
+}
+
+TEST(Deadlock, AGroupThatWasDestroyedOrMayHaveBeenFreesThoseInIt) {
+  std::vector<Rank6> ranks = {makes(11, {1}), makes(12, {2}), makes(13, {0})};
+  ranks[1].begun[11] = 1;
+  EXPECT_EQ(deadlock(ranks), "") << "its part is on its way";
+  ranks[1].begun.erase(11);
+  ranks[1].complete = false;
+  EXPECT_EQ(deadlock(ranks), "") << "not all groups are told of";
 }
 
 TEST(Deadlock, ThoseWhoWaitForACircleAreNotInIt) {

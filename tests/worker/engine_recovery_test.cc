@@ -3035,6 +3035,31 @@ TEST_F(CheckpointFromRoot, AStateWithoutBytesIsCommitted) {
   ASSERT_TRUE(committed());
 }
 
+// So that a group which is not among them has not been made (recovery/deadlock.h).
+TEST(Blocked, TellsOfGroupsThatWereDestroyedInTheVersion) {
+  World world(two_hosts());
+  const auto destroy = [&](std::uint64_t id) {
+    make_pair_group(world, 0, GroupId(id));
+    world.engine(0).remove_group(GroupId(id));
+  };
+  make_pair_group(world, 0, GroupId(9));
+  destroy(7);
+  std::vector<std::uint64_t> buffer;
+  Call call;
+  submit_sum(world, 0, call, buffer, 1);
+  std::optional<wire::Blocked> blocked;
+  ASSERT_TRUE(world.run([&] { return (blocked = world.engine(0).blocked()).has_value(); }));
+  EXPECT_TRUE(blocked->complete());
+  std::vector<std::uint64_t> groups;
+  for (const wire::BegunRounds& begun : blocked->begun()) groups.push_back(begun.group());
+  EXPECT_EQ(groups, (std::vector<std::uint64_t>{0, 7, 9}));
+  for (std::uint64_t id = 100; id < 100 + limits::kMaxBlockedGroups; id++) destroy(id);
+  blocked = world.engine(0).blocked();
+  ASSERT_TRUE(blocked);
+  EXPECT_FALSE(blocked->complete()) << "there is no room for all of them";
+  EXPECT_EQ(blocked->begun_size(), 2);
+}
+
 // The rest would be computed from an input that the final part has overwritten: no number then, but an error.
 TEST(RecoveryAtItsLimits, WhatIsFinalAndNotLoggedIsNotComputedAgain) {
   World::Options options;
