@@ -1,6 +1,7 @@
 #include "worker/deadlines.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace warren::worker {
 namespace {
@@ -20,7 +21,10 @@ void Deadlines::add(const std::shared_ptr<const Call>& call, std::int64_t timeou
 std::optional<Deadlines::Deadline> Deadlines::overdue(TimeMs now) {
   std::erase_if(all_, has_finished);
   const auto over = std::ranges::find_if(all_, [&](const Deadline& d) { return d.at <= now; });
-  return over == all_.end() ? std::nullopt : std::optional(*over);
+  if (over == all_.end()) return std::nullopt;
+  Deadline told = std::move(*over);
+  all_.erase(over);
+  return told;
 }
 
 std::optional<TimeMs> Deadlines::next() const {

@@ -20,7 +20,7 @@ class Deadlines {
     std::weak_ptr<const Call> call;
   };
   void add(const std::shared_ptr<const Call>& call, std::int64_t timeout_ms, TimeMs now);
-  // One that is over, of a call that has not finished. What has finished is forgotten.
+  // One that is over, of a call that has not finished; once. What has finished is forgotten.
   [[nodiscard]] std::optional<Deadline> overdue(TimeMs now);
   // The next time at which one may be.
   [[nodiscard]] std::optional<TimeMs> next() const;

@@ -22,6 +22,17 @@ TEST(Deadlines, ACallThatHasNotFinishedIsOverdueAtItsTime) {
   EXPECT_EQ(over->timeout_ms, 20);
 }
 
+// Its prepare function may run for long, and until then the call does not end: nobody is to come again for it.
+TEST(Deadlines, ACallThatIsOverdueIsToldOnce) {
+  Deadlines deadlines;
+  const auto call = std::make_shared<Call>(), later = std::make_shared<Call>();
+  deadlines.add(call, 20, TimeMs{100});
+  deadlines.add(later, 50, TimeMs{100});
+  ASSERT_TRUE(deadlines.overdue(TimeMs{120}).has_value());
+  EXPECT_FALSE(deadlines.overdue(TimeMs{120}).has_value());
+  EXPECT_EQ(deadlines.next(), TimeMs{150});
+}
+
 TEST(Deadlines, ACallThatHasFinishedOrIsGoneIsForgotten) {
   Deadlines deadlines;
   const auto finished = std::make_shared<Call>();
