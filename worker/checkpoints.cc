@@ -327,10 +327,10 @@ Status Checkpoints::take_from_root(const PlacedState* global, const PlacedState*
   const Known taken{engine_.version().next(), engine_.timeline(), bytes, local != nullptr, engine_.plan().world_size};
   const RecordKey key = taken.key(RecordKind::kGlobal, 0);
   Status status;
-  if (bytes == 0) {
-    status = log_empty(key, taken);
-  } else if (global != nullptr && StateHashes(*global) != agreed) {
+  if (global != nullptr && StateHashes(*global) != agreed) {
     contradict(key, "its root has given another state than the one whose hashes all ranks have");
+  } else if (bytes == 0) {
+    status = log_empty(key, taken);
   } else if (global != nullptr) {
     const RecordInfo info = info_of(bytes, taken.has_local, taken.world_size);
     compare_with_the_dead(key, info, *global);

@@ -3035,6 +3035,14 @@ TEST_F(CheckpointFromRoot, AStateWithoutBytesIsCommitted) {
   ASSERT_TRUE(committed());
 }
 
+TEST_F(CheckpointFromRoot, ARootWhoseNextLifeHasAStateWhereTheOneBeforeHadNoneTakesTheJobBack) {
+  const std::vector<std::byte> other = std::exchange(state_, {});
+  for (const int rank : {0, 2}) take(rank, nullptr);
+  take(1, &other);
+  EXPECT_EQ(world_->checkpoints(1).take_failure().code(), Code::kUnavailable);
+  EXPECT_FALSE(world_->checkpoints(1).take_vote());
+}
+
 // So that a group which is not among them has not been made (recovery/deadlock.h).
 TEST(Blocked, TellsOfGroupsThatWereDestroyedInTheVersion) {
   World world(two_hosts());
