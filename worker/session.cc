@@ -2266,11 +2266,15 @@ Status Session::checkpoint_from(std::int32_t root, Places global, const Places* 
   }
   const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "checkpoint");
   std::unique_lock lock(mutex_);
+  const bool is_root = self_.value == root;
+  // Before the others have heard of the call.
+  const std::uint64_t bytes = is_root ? bytes_of(global) : 0;
+  const std::uint64_t local_bytes = local == nullptr ? 0 : bytes_of(*local);
+  if (const Status may = Checkpoints::may_hold(std::max(bytes, local_bytes)); !may.ok()) return may;
   Status status = end_calls(lock);
   if (!status.ok()) return status;
   if (!checkpoints_) return engine_.begin_version(engine_.version().next());
   lock.unlock();
-  const bool is_root = self_.value == root;
   const auto global_state = read_places(is_root ? global : Places(), stream);
   if (!global_state.ok()) return global_state.status();
   const auto local_state = read_places(local == nullptr ? Places() : *local, stream);
@@ -2293,7 +2297,7 @@ Result<StateHashes> Session::share_hashes(std::int32_t root, const PlacedState* 
   const auto failed = [](const Status& status) { return status.because_of_this("checkpoint from a root"); };
   std::uint64_t bytes = state == nullptr ? 0 : state->size();
   if (Status told = broadcast_words(root, {&bytes, 1}, site); !told.ok()) return failed(told);
-  // On all ranks alike.
+  // What the root's life before has told.
   if (Status may = Checkpoints::may_hold(bytes); !may.ok()) return may;
   // Where this life's state has another size than that of the life before, no hash of it counts: nor do these.
   std::vector<std::uint64_t> hashes(StateHashes(bytes).blocks(), 1);

@@ -250,6 +250,33 @@ TEST(BadInput, RanksThatCheckpointDifferentStatesAreNamed) {
   }
 }
 
+// Places whose bytes add up to more than fits into a number.
+TEST(BadInput, AStateOfPlacesThatCannotBeIsRefused) {
+  Cluster cluster;
+  const Options o = cluster.options(0, 1);
+  warren_options c;
+  warren_options_init(&c);
+  c.tracker = o.tracker.c_str();
+  c.secret_file = o.secret_file.c_str();
+  c.job = o.job.c_str();
+  c.worker_id = o.worker_id.c_str();
+  c.world_size = 1;
+  warren_comm* comm = nullptr;
+  ASSERT_EQ(warren_create(&c, &comm), WARREN_OK) << warren_last_error();
+  ASSERT_EQ(warren_load_checkpoint(comm, nullptr, nullptr, nullptr, nullptr, nullptr), WARREN_OK);
+  std::vector<std::byte> state(8);
+  const warren_place good = {state.data(), state.size()};
+  const warren_place bad[] = {{state.data(), SIZE_MAX}, {state.data(), 3}};
+  EXPECT_EQ(warren_checkpoint_places(comm, bad, 2, nullptr, 0), WARREN_INVALID_ARGUMENT);
+  EXPECT_EQ(warren_checkpoint_places(comm, &good, 1, bad, 2), WARREN_INVALID_ARGUMENT);
+  EXPECT_EQ(warren_checkpoint_from(comm, 0, bad, 2, nullptr, 0), WARREN_INVALID_ARGUMENT);
+  EXPECT_EQ(warren_checkpoint_from(comm, 0, &good, 1, bad, 2), WARREN_INVALID_ARGUMENT);
+  EXPECT_EQ(warren_checkpoint_version(comm), 0u);
+  EXPECT_EQ(warren_checkpoint_from(comm, 0, &good, 1, &good, 1), WARREN_OK) << warren_last_error();
+  EXPECT_EQ(warren_finalize(comm), WARREN_OK);
+  warren_destroy(comm);
+}
+
 TEST(BadInput, BuffersAndArguments) {
   Cluster cluster;
   cluster.run_well(2, [](Communicator& comm) {
