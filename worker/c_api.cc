@@ -173,7 +173,7 @@ warren_code report(const Status& status, std::int32_t rank = -1) noexcept {
 // What communicators of one job share besides the session.
 struct Shared {
   std::shared_ptr<Session> session;
-  Rank rank;  // of this worker in the job. Session::rank() is written with each plan, on the control thread
+  Rank rank;  // of this worker in the job
   unsigned generation = 0;
   std::atomic<bool> busy{false};
   std::vector<warren_comm*> children;  // split from the first one and not destroyed
@@ -550,11 +550,11 @@ Status check_op(const char* name, warren_op op) {
 }
 
 void find_local(warren_comm& comm) {
-  const Session& session = *comm.shared->session;
-  const std::string& host = session.host_of(session.rank());
+  const std::vector<std::string> hosts = comm.shared->session->hosts();
+  const auto host_of = [&](Rank rank) -> const std::string& { return hosts[static_cast<std::size_t>(rank.value)]; };
   comm.local_rank = comm.local_size = 0;
   for (std::size_t r = 0; r < comm.members.size(); r++) {
-    if (session.host_of(comm.members[r]) != host) continue;
+    if (host_of(comm.members[r]) != host_of(comm.shared->rank)) continue;
     if (static_cast<std::int32_t>(r) < comm.rank) comm.local_rank++;
     comm.local_size++;
   }

@@ -709,7 +709,9 @@ void Session::install(const wire::Plan& plan, Rank self) {
   const auto lock = lock_for_control();
   if (engine_.stopped()) return;  // closed; that word is on its way to the tracker
   const Engine::Plan p = engine_plan(plan, self);
-  self_ = self;
+  // It is read without the lock once create() has returned.
+  if (!installed_) self_ = self;
+  world_size_.store(static_cast<std::uint32_t>(plan.members_size()), std::memory_order_relaxed);
   host_of_.clear();
   lives_.clear();
   for (const wire::Member& member : plan.members()) {
@@ -2051,6 +2053,11 @@ Status Session::free(void* memory) {
   }
   control_->take_back(removed->memory);
   return {};
+}
+
+std::vector<std::string> Session::hosts() {
+  const std::lock_guard lock(mutex_);
+  return host_of_;
 }
 
 RoundId Session::next_round(GroupId group) {

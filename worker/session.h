@@ -62,8 +62,9 @@ class Session final : private DataPath {
 
   // What the plan says; fixed once create() has returned.
   [[nodiscard]] Rank rank() const { return self_; }
-  [[nodiscard]] std::uint32_t world_size() const { return static_cast<std::uint32_t>(host_of_.size()); }
-  [[nodiscard]] const std::string& host_of(Rank rank) const { return host_of_[static_cast<std::size_t>(rank.value)]; }
+  [[nodiscard]] std::uint32_t world_size() const { return world_size_.load(std::memory_order_relaxed); }
+  // By rank, as the newest plan has them.
+  [[nodiscard]] std::vector<std::string> hosts();
   [[nodiscard]] const RoundBoard& board() const { return board_; }
   // null: nobody wants it. From any thread.
   [[nodiscard]] TraceFile* trace() { return trace_.get(); }
@@ -327,13 +328,14 @@ class Session final : private DataPath {
   const Log log_;
   const Interrupt interrupt_;
   RoundBoard board_;
-  Batch batch_;                       // under the lock
-  bool sends_batch_ = false;          // likewise: a thread is sending one, also while it has let go of the lock
-  std::optional<GroupId> fusing_;     // whose calls are put together
-  std::unique_ptr<TraceFile> trace_;  // outlives the engine
-  bool recovers_ = false;             // the timeline shows a recovery
-  std::atomic<bool> drains_{false};   // no call begins any more
-  Rank self_;
+  Batch batch_;                               // under the lock
+  bool sends_batch_ = false;                  // likewise: a thread is sending one, also while it has let go of the lock
+  std::optional<GroupId> fusing_;             // whose calls are put together
+  std::unique_ptr<TraceFile> trace_;          // outlives the engine
+  bool recovers_ = false;                     // the timeline shows a recovery
+  std::atomic<bool> drains_{false};           // no call begins any more
+  Rank self_;                                 // not written to once create() has returned
+  std::atomic<std::uint32_t> world_size_{0};  // of any thread
   std::vector<std::string> host_of_;
   std::vector<Incarnation> lives_;    // by rank, of the newest plan; under the lock
   std::unique_ptr<Staging> staging_;  // null: no GPU is served. Outlives the calls in the engine

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <future>
@@ -637,6 +638,41 @@ TEST(Lives, RanksThatGiveOneGroupDifferentListsHearOfIt) {
       EXPECT_THAT(error->what(), HasSubstr("group \""));
     }
   }
+}
+
+// Plans come on a thread of the library's, at any moment, also while the program asks for what they say.
+TEST(Lives, AProgramThatCallsWhileAnEpochBeginsSeesOneWorld) {
+  constexpr int kRanks = 3, kLives = 60;
+  Cluster cluster;
+  std::atomic<bool> over{false}, told{false};
+  const auto create = [&](int rank) {
+    Options o = cluster.options(rank, kRanks);
+    o.host_id = "a-host-whose-name-is-longer-than-what-a-string-holds-without-memory-of-its-own-";
+    o.domain_id = o.host_id = o.host_id + std::to_string(rank);
+    return Communicator::create(o);
+  };
+  const auto stays = [&](int rank) {
+    Communicator comm = create(rank);
+    (void)comm.load_checkpoint();
+    while (!over) {
+      try {
+        comm.checkpoint_from(kRanks, {});
+        ADD_FAILURE() << "there is no such rank";
+      } catch (const Error& e) {
+        const bool right = std::string(e.what()).find("the job has 3 ranks") != std::string::npos;
+        EXPECT_TRUE(right || told.exchange(true)) << e.what();
+      }
+    }
+    comm.finalize();
+  };
+  std::thread a([&] { stays(0); }), b([&] { stays(2); });
+  for (int life = 0; life < kLives; life++) (void)create(1);
+  Communicator last = create(1);
+  (void)last.load_checkpoint();
+  over = true;
+  last.finalize();
+  a.join();
+  b.join();
 }
 
 // Three ranks, each of which makes a group with the next one: no frame of one group meets a call of another.
