@@ -1,10 +1,17 @@
 #include "worker/log_queue.h"
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <utility>
 
 namespace warren::worker {
+namespace {
+
+// What is longer no clock can add to its time.
+constexpr std::chrono::milliseconds kMostWait = std::chrono::hours(24 * 365);
+
+}  // namespace
 
 void LogQueue::begin() {
   const std::lock_guard lock(mutex_);
@@ -52,7 +59,7 @@ Result<LogQueue::Line> LogQueue::take(std::int64_t timeout_ms) {
   if (timeout_ms < 0) {
     changed_.wait(lock, has_news);
   } else {
-    (void)changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), has_news);
+    (void)changed_.wait_for(lock, std::min(std::chrono::milliseconds(timeout_ms), kMostWait), has_news);
   }
   if (auto line = next()) return *std::move(line);
   if (over()) return Status(Code::kClosed, "no more log lines come: the communicators that logged here are gone");

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -71,6 +72,24 @@ TEST(LogQueue, AThreadThatWaitsGetsWhatComesAndTheEnd) {
   taker.join();
   EXPECT_THAT(lines, ElementsAre("one", "two"));
   EXPECT_EQ(queue.take(kForever).status().code(), Code::kClosed);
+}
+
+// Of which no clock can tell the end.
+TEST(LogQueue, TheLongestTimeIsWaitedThrough) {
+  for (int i = 0; i < 50; i++) {
+    LogQueue queue(8);
+    queue.begin();
+    std::latch waits(1);
+    std::thread taker([&] {
+      waits.count_down();
+      const auto line = queue.take(INT64_MAX);
+      EXPECT_TRUE(line.ok()) << line.status().describe();
+    });
+    waits.wait();
+    for (int yields = 0; yields < 50; yields++) std::this_thread::yield();
+    EXPECT_TRUE(queue.put(WARREN_LOG_INFO, "one"));
+    taker.join();
+  }
 }
 
 TEST(LogQueue, WhatIsDivertedIsNotForTheProgramAnyMore) {
