@@ -2273,14 +2273,15 @@ Status Session::checkpoint_from(std::int32_t root, Places global, const Places* 
   }
   const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "checkpoint");
   std::unique_lock lock(mutex_);
+  Status status = end_calls(lock);
+  if (!status.ok()) return status;
+  if (!checkpoints_) return engine_.begin_version(engine_.version().next());
   const bool is_root = self_.value == root;
   // Before the others have heard of the call.
   const std::uint64_t bytes = is_root ? bytes_of(global) : 0;
   const std::uint64_t local_bytes = local == nullptr ? 0 : bytes_of(*local);
-  if (const Status may = Checkpoints::may_hold(std::max(bytes, local_bytes)); !may.ok()) return may;
-  Status status = end_calls(lock);
+  status = Checkpoints::may_hold(std::max(bytes, local_bytes));
   if (!status.ok()) return status;
-  if (!checkpoints_) return engine_.begin_version(engine_.version().next());
   lock.unlock();
   const auto global_state = read_places(is_root ? global : Places(), stream);
   if (!global_state.ok()) return global_state.status();
