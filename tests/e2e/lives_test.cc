@@ -531,45 +531,81 @@ int sum_of(Communicator& group, int rank) {
 constexpr std::array kFrontRanks = {0, 1, 2};
 constexpr std::array kBackRanks = {3, 2}, kEndRanks = {0, 3};
 
-// Overlapping groups, each made by its members alone, in the orders that these have; one rank that is in two of them
-// leaves and started again in between: before the load and in a version.
+// Overlapping groups, each made by its members alone, in the orders that these have. `leaves_at`: 0, before the load;
+// 1, in a version; 2, at the end, well.
+void life_with_groups(const Options& options, int leaves_at) {
+  Communicator comm = Communicator::create(options);
+  const int rank = comm.rank();
+  std::optional<Communicator> front, back, ends;
+  if (rank <= 2) front.emplace(comm.group("front", kFrontRanks));
+  if (rank >= 2) back.emplace(comm.group("back", kBackRanks));
+  if (back) {
+    EXPECT_EQ(back->rank(), rank == 3 ? 0 : 1) << "as the list has them";
+    EXPECT_EQ(sum_of(*back, rank), 5);
+  }
+  if (leaves_at == 0) return;  // without finalize
+  EXPECT_EQ(comm.load_checkpoint().version, 0u);
+  if (front) {
+    EXPECT_EQ(front->world_size(), 3);
+    EXPECT_EQ(sum_of(*front, rank), 3);
+  }
+  if (rank == 0 || rank == 3) ends.emplace(comm.group("ends", kEndRanks));
+  if (ends) {
+    EXPECT_EQ(sum_of(*ends, rank), 3);
+  }
+  if (leaves_at == 1) return;
+  EXPECT_EQ(comm.allreduce(rank), 6);
+  // A name that is free again.
+  ends.reset();
+  if (rank == 1 || rank == 2) ends.emplace(comm.group("ends", std::array{1, 2}));
+  if (ends) {
+    EXPECT_EQ(sum_of(*ends, rank), 3);
+  }
+  comm.finalize();
+}
+
+// One rank that is in two of them leaves and is started again in between: before the load and in a version.
 TEST(Lives, GroupsAreMadeByTheirMembersAlone) {
   Cluster cluster;
   const auto life = [&](int rank, int leaves_at) {
     Options o = cluster.options(rank, 4);
     apart(rank, o);
-    Communicator comm = Communicator::create(o);
-    std::optional<Communicator> front, back, ends;
-    if (rank <= 2) front.emplace(comm.group("front", kFrontRanks));
-    if (rank >= 2) back.emplace(comm.group("back", kBackRanks));
-    if (back) {
-      EXPECT_EQ(back->rank(), rank == 3 ? 0 : 1) << "as the list has them";
-      EXPECT_EQ(sum_of(*back, rank), 5);
-    }
-    if (leaves_at == 0) return;  // without finalize
-    EXPECT_EQ(comm.load_checkpoint().version, 0u);
-    if (front) {
-      EXPECT_EQ(front->world_size(), 3);
-      EXPECT_EQ(sum_of(*front, rank), 3);
-    }
-    if (rank == 0 || rank == 3) ends.emplace(comm.group("ends", kEndRanks));
-    if (ends) {
-      EXPECT_EQ(sum_of(*ends, rank), 3);
-    }
-    if (leaves_at == 1) return;
-    EXPECT_EQ(comm.allreduce(rank), 6);
-    // A name that is free again.
-    ends.reset();
-    if (rank == 1 || rank == 2) ends.emplace(comm.group("ends", std::array{1, 2}));
-    if (ends) {
-      EXPECT_EQ(sum_of(*ends, rank), 3);
-    }
-    comm.finalize();
+    life_with_groups(o, leaves_at);
   };
   std::vector<std::thread> others;
   for (const int rank : {0, 1, 3}) others.emplace_back([&, rank] { life(rank, 2); });
   for (const int leaves_at : {0, 1, 2}) life(2, leaves_at);
   for (std::thread& other : others) other.join();
+}
+
+// Two of four at once: both members of a group, or one and another rank. What both have logged is lost then, and made
+// again, or all begin again.
+TEST(Lives, GroupsAreMadeWhereTwoOfFourRanksAreLost) {
+  for (const auto& [a, b] : {std::pair(2, 3), std::pair(1, 3)}) {
+    for (const int replicas : {1, 2}) {
+      SCOPED_TRACE("ranks " + std::to_string(a) + " and " + std::to_string(b) + ", " + std::to_string(replicas));
+      Cluster cluster;
+      const auto lives = [&, leavers = std::array{a, b}](int rank) {
+        Options o = cluster.options(rank, 4);
+        apart(rank, o);
+        o.replicas = replicas;
+        o.on_rollback = "error";
+        int leaves_at = std::ranges::count(leavers, rank) != 0 ? 0 : 2;
+        for (int rollbacks = 0; leaves_at <= 2;) {
+          try {
+            life_with_groups(o, leaves_at);
+            ++leaves_at;
+          } catch (const Error& e) {
+            ASSERT_EQ(e.code(), ErrorCode::rolled_back) << e.what();
+            ASSERT_LT(++rollbacks, 10);
+          }
+        }
+      };
+      std::vector<std::thread> ranks;
+      for (int rank = 0; rank < 4; rank++) ranks.emplace_back(lives, rank);
+      for (std::thread& rank : ranks) rank.join();
+    }
+  }
 }
 
 // More than there may be at once, and under ever new names.
