@@ -38,3 +38,10 @@ def test_a_loop_whose_state_stays_as_it_was_is_warned(jobs):
     output = jobs.run(1, "forgetful.py")
     assert "forgetful.py:9: RuntimeWarning: the state that epochs() was given is the same" in output, output
     assert output.count("RuntimeWarning") == 1, output
+
+
+def test_a_worker_that_is_killed_after_finalize_is_named_as_one_whose_program_did_not_end(jobs):
+    output = jobs.run(2, "killed_late.py")
+    assert output.count("the end of the program") == 1, output
+    assert "worker_too_late: worker 1 was started again after its job had finished" in output, output
+    assert output.count("worker_too_late") == 1, output

@@ -558,6 +558,13 @@ class Launch {
     show_rest(w, s);
   }
 
+  // The job is done, and so is the launcher's exit code. But the program did not come to its end in any life.
+  void notice_too_late(const Worker& w) {
+    notice("worker_too_late", "worker " + std::to_string(w.id) +
+                                  " was started again after its job had finished, and did not run; what its program "
+                                  "does after finalize is not done: let it write its results before");
+  }
+
   void on_end(Worker& w) {
     const int status = bury(w);
     for (Stream& s : w.streams) drain(w, s);
@@ -566,6 +573,7 @@ class Launch {
     // The others would wait for it for ever.
     const bool deserted = code == 0 && w.unfinished;
     if (deserted) code = kExitDeserted;
+    if (code == kExitFinished && w.has_place && w.attempt != options_.first_attempt) notice_too_late(w);
     if (code == 0 || code == kExitFinished) return;
     w.last_code = code;
     std::string what = "worker " + std::to_string(w.id);
