@@ -381,7 +381,8 @@ Status Session::wait_for_plan() {
   std::unique_lock lock(mutex_);
   while (true) {
     await(lock, [&] { return installed_ || !failed_.ok() || begin_again_ || called_; });
-    if (begin_again_) {
+    // Not where the program has given up meanwhile.
+    if (begin_again_ && failed_.ok()) {
       if (over_.ok()) control_->leave(false, "it begins again, as a spare that has looked at nothing");
       return {};
     }

@@ -282,7 +282,8 @@ WARREN_API warren_code warren_checkpoint_places(warren_comm*, const warren_place
  * rank's own. Two small rounds tell all ranks the state's hashes (8 bytes for 256 KiB); then the root logs all of the
  * state, and each other rank takes its share from there behind the program's back, before the commit: the root's
  * log_memory_bytes has room for all of it until the next commit. A root that is killed before the commit gives the
- * state again in its next life. Where that one is another, the job goes back to the checkpoint before
+ * state again in its next life. A call that has failed, for want of room, cannot be made again: its rounds are made.
+ * Where the root's next life gives another state, the job goes back to the checkpoint before
  * (WARREN_ROLLED_BACK): the two are never mixed. Not in mode shrink. */
 WARREN_API warren_code warren_checkpoint_from(warren_comm*, int32_t root, const warren_place* global,
                                               size_t global_places, const warren_place* local, size_t local_places);
