@@ -1,7 +1,5 @@
 #include "python/src/collectives.h"
 
-#include <nanobind/stl/vector.h>
-
 #include <memory>
 #include <string>
 #include <utility>
@@ -84,9 +82,33 @@ class Making {
                             .c_str());
 }
 
-// How many elements an array has that has so many for each rank.
-std::size_t total_of(const std::vector<std::size_t>& counts, const char* argument, std::size_t ranks) {
+// `given` as numbers, one for each rank.
+std::vector<std::size_t> counts_of(nb::handle given, const char* argument, std::size_t ranks) {
+  const auto wrong = [&](nb::handle what) {
+    throw nb::type_error(
+        (std::string(argument) + " is " + nb::repr(what).c_str() + "; it is a sequence of ints, none below 0").c_str());
+  };
+  const nb::object items = nb::steal(PySequence_Fast(given.ptr(), ""));
+  if (!items.is_valid()) {
+    PyErr_Clear();
+    wrong(given);
+  }
+  std::vector<std::size_t> counts;
+  for (const nb::handle item : items) {
+    const nb::object number = nb::steal(PyNumber_Index(item.ptr()));
+    const std::size_t count = number.is_valid() ? PyLong_AsSize_t(number.ptr()) : 0;
+    if (PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      wrong(given);
+    }
+    counts.push_back(count);
+  }
   if (counts.size() != ranks) wrong_entries(argument, counts.size(), ranks);
+  return counts;
+}
+
+// How many elements an array has that has so many for each rank.
+std::size_t total_of(const std::vector<std::size_t>& counts, const char* argument) {
   std::size_t total = 0;
   for (const std::size_t count : counts) {
     if (__builtin_add_overflow(total, count, &total)) {
@@ -220,11 +242,12 @@ nb::object allgather(const Calls& self, nb::handle x, nb::handle out, nb::handle
 }
 
 template <class Way>
-nb::object allgatherv(const Calls& self, nb::handle x, const std::vector<std::size_t>& counts, nb::handle out,
-                      nb::handle algorithm, nb::handle prepare) {
+nb::object allgatherv(const Calls& self, nb::handle x, nb::handle given_counts, nb::handle out, nb::handle algorithm,
+                      nb::handle prepare) {
   Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
   Call& call = making.call();
-  const std::size_t total = total_of(counts, "counts", making.size());
+  const std::vector<std::size_t> counts = counts_of(given_counts, "counts", making.size());
+  const std::size_t total = total_of(counts, "counts");
   call.in.take(x, "x", Access::kRead);
   const std::size_t own = counts[static_cast<std::size_t>(making.rank())];
   if (call.in.count() != own) wrong_count("x", call.in, own);
@@ -246,12 +269,13 @@ nb::object reduce_scatter(const Calls& self, nb::handle x, nb::handle op, nb::ha
 }
 
 template <class Way>
-nb::object reduce_scatterv(const Calls& self, nb::handle x, const std::vector<std::size_t>& counts, nb::handle op,
-                           nb::handle out, nb::handle algorithm, nb::handle prepare) {
+nb::object reduce_scatterv(const Calls& self, nb::handle x, nb::handle given_counts, nb::handle op, nb::handle out,
+                           nb::handle algorithm, nb::handle prepare) {
   const warren_op operation = op_of(op);
   Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
   Call& call = making.call();
-  const std::size_t total = total_of(counts, "counts", making.size());
+  const std::vector<std::size_t> counts = counts_of(given_counts, "counts", making.size());
+  const std::size_t total = total_of(counts, "counts");
   call.in.take(x, "x", Access::kRead);
   if (call.in.count() != total) wrong_count("x", call.in, total);
   prepare_output(call, x, out, {counts[static_cast<std::size_t>(making.rank())]});
@@ -297,13 +321,13 @@ nb::object all_to_all(const Calls& self, nb::handle x, nb::handle out, nb::handl
 }
 
 template <class Way>
-nb::object all_to_allv(const Calls& self, nb::handle x, const std::vector<std::size_t>& counts_to,
-                       const std::vector<std::size_t>& counts_from, nb::handle out, nb::handle algorithm,
-                       nb::handle prepare) {
+nb::object all_to_allv(const Calls& self, nb::handle x, nb::handle given_to, nb::handle given_from, nb::handle out,
+                       nb::handle algorithm, nb::handle prepare) {
   Making<Way> making(self, {.algorithm = algorithm, .prepare = prepare});
   Call& call = making.call();
-  const std::size_t sent = total_of(counts_to, "counts_to", making.size());
-  const std::size_t received = total_of(counts_from, "counts_from", making.size());
+  const std::vector<std::size_t> counts_to = counts_of(given_to, "counts_to", making.size());
+  const std::vector<std::size_t> counts_from = counts_of(given_from, "counts_from", making.size());
+  const std::size_t sent = total_of(counts_to, "counts_to"), received = total_of(counts_from, "counts_from");
   call.in.take(x, "x", Access::kRead);
   if (call.in.count() != sent) wrong_count("x", call.in, sent);
   prepare_output(call, x, out, {received});

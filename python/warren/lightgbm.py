@@ -100,6 +100,10 @@ def _complete(params: dict[str, typing.Any], size: int) -> dict[str, typing.Any]
         raise ValueError(f"train: {', '.join(sorted(given))} in params: ranks and rounds are train()'s")
     every: dict[str, typing.Any] = {"verbosity": -1, "deterministic": True, "pre_partition": True, **params}
     every = basic._choose_param_value("tree_learner", every, "data" if size > 1 else "serial")
+    if not str(every["tree_learner"]).startswith(("serial", "data", "voting")):
+        raise ValueError(
+            f"train: tree_learner is {every['tree_learner']!r}: LightGBM's Python package has 'data' and 'voting'"
+        )
     for name in ("seed", *SEEDS):
         every = basic._choose_param_value(name, every, None)
     # LightGBM measures which of the two is faster, and would choose otherwise from one life to the next.

@@ -103,6 +103,14 @@ with warren.init(**given, round_timeout_ms=np.int64(5000), chunk_bytes="128K") a
         comm.allgatherv(x, [3, 3])
     with raises(ValueError, "x has 6 elements, not 5"):
         comm.allgatherv(x, [5])
+    with raises(TypeError, "counts is [6.0]", "ints"):
+        comm.allgatherv(x, [6.0])
+    with raises(TypeError, "counts is 6", "sequence"):
+        comm.reduce_scatterv(x, 6)
+    with raises(TypeError, "counts_from is [-1]", "below 0"):
+        comm.all_to_allv(x, [6], [-1])
+    with raises(ValueError, "counts_to has 2 entries"):
+        comm.all_to_allv(x, [3, 3], [6])
     with raises(ValueError, "scatter_object: values is 2 objects"):
         comm.scatter_object([1, 2])
     with raises(ValueError, "max_bytes is -1"):

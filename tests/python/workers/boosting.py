@@ -40,6 +40,7 @@ with warren.init() as comm:
     refused(ValueError, "checkpoint_every is 0", params, make_dataset, checkpoint_every=0)
     refused(ValueError, "num_machines in params", {"num_machines": 2}, make_dataset)
     refused(ValueError, "num_trees in params", {"num_trees": 2}, make_dataset)
+    refused(ValueError, "tree_learner is 'feature'", {"tree": "feature"}, make_dataset)
     grown = warren.lightgbm.train(comm, params, make_dataset, 20, checkpoint_every=20)
 
     # Every rank takes a port, and all of them tell each other.
