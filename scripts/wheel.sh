@@ -36,6 +36,7 @@ collect() {
 
 wheel() {  # wheel VENV: for its Python
   local venv=$PWD/$1
+  echo "wheel: building for $("$venv/bin/python" --version), some minutes"
   rm -rf "$work/raw"
   ! command -v ccache >/dev/null || export CMAKE_CXX_COMPILER_LAUNCHER=ccache
   "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$work/raw" \

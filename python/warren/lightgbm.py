@@ -76,7 +76,9 @@ def train(
         if data.init_score is not None:
             raise ValueError("train: the dataset has an init_score, which later segments would not see")
         data.free_raw_data = False  # the next segment's booster starts from the model's predictions
-        data.params = {**_seeded(all_params, 0), **(data.params or {})}
+        # An objective of the program's is the booster's alone.
+        of_data = {name: value for name, value in _seeded(all_params, 0).items() if not callable(value)}
+        data.params = {**of_data, **(data.params or {})}
         data.construct()
         network.name_rounds("")
         while done < num_boost_round:
@@ -100,9 +102,10 @@ def _complete(params: dict[str, typing.Any], size: int) -> dict[str, typing.Any]
         raise ValueError(f"train: {', '.join(sorted(given))} in params: ranks and rounds are train()'s")
     every: dict[str, typing.Any] = {"verbosity": -1, "deterministic": True, "pre_partition": True, **params}
     every = basic._choose_param_value("tree_learner", every, "data" if size > 1 else "serial")
-    if not str(every["tree_learner"]).startswith(("serial", "data", "voting")):
+    learners = ("data", "voting") if size > 1 else ("serial", "data", "voting")
+    if not str(every["tree_learner"]).startswith(learners):
         raise ValueError(
-            f"train: tree_learner is {every['tree_learner']!r}: LightGBM's Python package has 'data' and 'voting'"
+            f"train: tree_learner is {every['tree_learner']!r} and there are {size} ranks: 'data' and 'voting' are served"
         )
     for name in ("seed", *SEEDS):
         every = basic._choose_param_value(name, every, None)
