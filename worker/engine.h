@@ -279,7 +279,8 @@ class Engine {
   // All calls under way, if none of them can go on before another rank begins something: nothing of them is on its way,
   // and nothing is to be done here. Says nothing of the program, and leaves the time open. Nothing: one may go on.
   [[nodiscard]] std::optional<wire::Blocked> blocked() const;
-  // As PointChannels::end_waiting_sends(), of all groups. Their calls are among finished_calls().
+  // Ends sends that wait for their receives, in all groups (PointChannels::end_waiting_sends). Their calls are among
+  // finished_calls(). The ranks that they go to.
   [[nodiscard]] std::vector<Rank> end_waiting_sends();
   // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way, and one for what is replayed:
   // "rank 0 replays round 3.17 from rank 2".

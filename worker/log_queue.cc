@@ -8,7 +8,7 @@
 namespace warren::worker {
 namespace {
 
-// What is longer no clock can add to its time.
+// A clock cannot add longer waits to its time: they count as this one.
 constexpr std::chrono::milliseconds kMostWait = std::chrono::hours(24 * 365);
 
 }  // namespace

@@ -710,7 +710,7 @@ void Session::install(const wire::Plan& plan, Rank self) {
   const auto lock = lock_for_control();
   if (engine_.stopped()) return;  // closed; that word is on its way to the tracker
   const Engine::Plan p = engine_plan(plan, self);
-  // It is read without the lock once create() has returned.
+  // self_ is read without the lock once create() has returned.
   if (!installed_) self_ = self;
   world_size_.store(static_cast<std::uint32_t>(plan.members_size()), std::memory_order_relaxed);
   host_of_.clear();
@@ -2306,7 +2306,7 @@ Result<StateHashes> Session::share_hashes(std::int32_t root, const PlacedState* 
   const auto failed = [](const Status& status) { return status.because_of_this("checkpoint from a root"); };
   std::uint64_t bytes = state == nullptr ? 0 : state->size();
   if (Status told = broadcast_words(root, {&bytes, 1}, site); !told.ok()) return failed(told);
-  // What the root's life before has told.
+  // The root's earlier life may have told this size.
   if (Status may = Checkpoints::may_hold(bytes); !may.ok()) return may;
   // Where this life's state has another size than that of the life before, no hash of it counts: nor do these.
   std::vector<std::uint64_t> hashes(StateHashes(bytes).blocks(), 1);

@@ -196,8 +196,8 @@ std::vector<std::size_t> Array::shape() const {
   return lengths;
 }
 
-// What the buffer protocol says of such an array too, in a fifth of the time: NumPy writes a text and a description for
-// each buffer. Arrays that cannot be taken are left to it, which names what is wrong with them.
+// Reads the fields of an array of NumPy's, in a fifth of the time of the buffer protocol, for which NumPy writes a text
+// and a description each time. False: it is no such array, or take_buffer() has to refuse it by name.
 bool Array::take_numpy(nb::handle object, Access access) {
   if (Py_TYPE(object.ptr()) != ndarray_class()) return false;
   const auto* const array = reinterpret_cast<const PyArrayObject*>(object.ptr());

@@ -168,7 +168,11 @@ TEST(BadInput, RanksThatDisagreeAllHearWhoAndWhere) {
   for (const auto& variant : variants) {
     SCOPED_TRACE(variant.expected);
     Cluster cluster;
-    const auto errors = cluster.run(3, variant.call);
+    std::barrier joined(3);  // where two disagree sooner, the third one's create fails, and it has no rank
+    const auto errors = cluster.run(3, [&](Communicator& comm) {
+      joined.arrive_and_wait();
+      variant.call(comm);
+    });
     for (int rank = 0; rank < 3; rank++) {
       const auto& e = errors[static_cast<std::size_t>(rank)];
       ASSERT_TRUE(e.has_value());
