@@ -378,9 +378,8 @@ constexpr const char* kAllToAll =
     "x has shape (size, *s): x[r] goes to rank r. In the result, [r] is what rank r sent.";
 constexpr const char* kAllToAllv =
     "x has a block for each rank, one after the other: block r, of counts_to[r] elements, goes to rank r. The result "
-    "has "
-    "one axis: the block of rank 0, of counts_from[0] elements, then that of rank 1, and so on. Counts are each rank's "
-    "own, and any may be 0; where they do not agree the call raises Desync.";
+    "has one axis: the block of rank 0, of counts_from[0] elements, then that of rank 1, and so on. Counts are each "
+    "rank's own, and any may be 0; where they do not agree the call raises Desync.";
 constexpr const char* kSend = "Sends x to a rank. Messages between two ranks with one tag arrive in order.";
 constexpr const char* kRecv = "Receives into out, whose count and type are those of what is sent. Returns out.";
 

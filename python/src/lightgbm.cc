@@ -78,6 +78,7 @@ class LightGbmNetwork {
                              const Reducer& reducer) {
     LightGbmNetwork& self = current();
     self.take_blocks(starts, lengths, blocks, input_bytes);
+    if (type_size < 1) throw std::runtime_error("warren: LightGBM's elements have no bytes");
     if (lengths[self.rank_] > output_bytes) throw std::runtime_error("warren: LightGBM's output is too small");
     // LightGBM's reducers of quantized histograms add pairs of numbers of this size. A whole number of pairs is a whole
     // number of elements of any other kind.
