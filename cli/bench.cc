@@ -13,14 +13,16 @@
 #include "cli/bench_compare.h"
 #include "cli/bench_explain.h"
 #include "cli/embedded_tracker.h"
+#include "cli/setting_flags.h"
 #include "cli/table.h"
 #include "cli/values.h"
-#include "recovery/limits.h"
-#include "worker/launch/costs_file.h"
-#include "worker/launch/launcher.h"
-#include "worker/launch/launcher_variables.h"
-#include "worker/launch/settings.h"
-#include "worker/launch/text.h"
+#include "launcher/launcher.h"
+#include "recovery/base/limits.h"
+#include "worker/settings/costs_file.h"
+#include "worker/settings/launcher_variables.h"
+#include "worker/settings/settings.h"
+#include "worker/settings/table.h"
+#include "worker/system/text.h"
 
 DEFINE_int32(ranks, 0, "how many local ranks to start; 0: join the job that the environment names, else start 2");
 DEFINE_string(collective, "allreduce", "a list, or all");
@@ -39,13 +41,7 @@ DEFINE_bool(compare, false, "let the algorithms that serve a collective take tur
 DEFINE_string(fit, "", "compare, and write the costs that explain it to this file, for --costs");
 DECLARE_bool(json);
 DECLARE_bool(insecure_no_auth);
-DECLARE_string(transport);
-DECLARE_string(algorithm);
-DECLARE_string(costs);
-DECLARE_string(chunk_bytes);
-DECLARE_string(replicas);
-DECLARE_string(streams);
-DECLARE_string(round_timeout_ms);
+DEFINE_string(algorithm, "", "a list of auto, star, tree, butterfly, ring, direct, or all");
 
 namespace warren::cli {
 namespace {
@@ -326,28 +322,22 @@ int spawn_ranks(const Plan& plan) {
 
 // Flags stand above variables: what they say, the worker's settings find there.
 void flags_to_variables(const Plan& plan) {
-  const auto set = [](const char* name, const std::string& value) {
-    if (!value.empty()) setenv(name, value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): one thread yet
+  const auto set = [](std::string_view setting, const std::string& value) {
+    setenv(worker::variable_of(setting).c_str(), value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): one thread yet
   };
-  if (plan.algorithms.size() == 1 && !FLAGS_algorithm.empty()) set("WARREN_ALGORITHM", plan.algorithms[0]);
-  set("WARREN_TRANSPORT", FLAGS_transport);
-  set("WARREN_COSTS", FLAGS_costs);
-  set("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
-  set("WARREN_STREAMS", FLAGS_streams);
-  set("WARREN_REPLICAS", FLAGS_replicas);
-  set("WARREN_ROUND_TIMEOUT_MS", FLAGS_round_timeout_ms);
+  if (plan.algorithms.size() == 1 && !FLAGS_algorithm.empty()) set("algorithm", plan.algorithms[0]);
+  for (const auto& [setting, value] : given_settings()) set(setting, value);
 }
 
 int explain_choices(const Plan& plan) {
-  const auto read = worker::read_costs(FLAGS_costs.empty() ? worker::process_environment()("WARREN_COSTS").value_or("")
-                                                           : FLAGS_costs);
+  const auto read =
+      worker::read_costs(given_setting("costs", worker::process_environment()("WARREN_COSTS").value_or("")));
   if (!read.ok()) return failure(read.status().describe());
   const schedule::Costs& costs = read.value();
-  const auto chunk_bytes = worker::parse_bytes("--chunk_bytes", FLAGS_chunk_bytes.empty() ? "256K" : FLAGS_chunk_bytes,
+  const auto chunk_bytes = worker::parse_bytes("--chunk_bytes", given_setting("chunk_bytes", "256K"),
                                                limits::kMinChunkBytes, limits::kMaxChunkBytes);
   if (!chunk_bytes.ok()) return usage_error(kBenchCommand, chunk_bytes.status().describe());
-  const auto replicas =
-      worker::parse_number("--replicas", FLAGS_replicas.empty() ? "2" : FLAGS_replicas, 0, limits::kMaxReplicas);
+  const auto replicas = worker::parse_number("--replicas", given_setting("replicas", "2"), 0, limits::kMaxReplicas);
   if (!replicas.ok()) return usage_error(kBenchCommand, replicas.status().describe());
   const int ranks = FLAGS_ranks > 0 ? FLAGS_ranks : 2;
   if (ranks == 1) return usage_error(kBenchCommand, "one rank alone has nothing to choose: give --ranks");
@@ -409,14 +399,9 @@ const Command kBenchCommand = {
         "0's timed calls were made so; the first ones of a job, for which --warmup is, are not.\n"
         "Collectives: allreduce, reduce, broadcast, barrier, allgather, allgatherv, reduce_scatter, gather, scatter, "
         "all_to_all, sendrecv.",
-    .flags = {"ranks",           "collective", "sizes",
-              "algorithm",       "type",       "op",
-              "iters",           "warmup",     "check",
-              "inplace",         "memory",     "explain",
-              "compare",         "fit",        "json",
-              "transport",       "costs",      "chunk_bytes",
-              "streams",         "replicas",   "round_timeout_ms",
-              "insecure_no_auth"},
+    .flags = {"ranks", "collective", "sizes", "algorithm", "type", "op", "iters", "warmup", "check", "inplace",
+              "memory", "explain", "compare", "fit", "json", "insecure_no_auth"},
+    .settings = {"transport", "costs", "chunk_bytes", "streams", "replicas", "round_timeout_ms"},
     .run = bench,
 };
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cli/bench_pattern.h"
-#include "recovery/frame.h"
-#include "recovery/result.h"
+#include "recovery/base/result.h"
+#include "recovery/wire/frame.h"
 #include "warren/c_api.h"
 #include "worker/device/program_gpu.h"
 

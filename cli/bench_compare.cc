@@ -11,7 +11,7 @@
 
 #include "cli/bench_explain.h"
 #include "cli/costs_fit.h"
-#include "worker/launch/costs_file.h"
+#include "worker/settings/costs_file.h"
 
 namespace warren::cli {
 namespace {

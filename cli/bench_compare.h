@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cli/bench_cell.h"
-#include "worker/launch/settings.h"
+#include "worker/settings/settings.h"
 
 namespace warren::cli {
 

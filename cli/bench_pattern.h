@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "warren/c_api.h"
 
 namespace warren::cli {

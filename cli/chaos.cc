@@ -10,12 +10,13 @@
 
 #include "chaos/process/runner.h"
 #include "chaos/process/worker.h"
+#include "cli/setting_flags.h"
 #include "cli/table.h"
 #include "cli/values.h"
-#include "recovery/limits.h"
+#include "launcher/launcher.h"
+#include "recovery/base/limits.h"
 #include "worker/device/program_gpu.h"
-#include "worker/launch/launcher.h"
-#include "worker/launch/text.h"
+#include "worker/system/text.h"
 
 DECLARE_int32(spares);
 DEFINE_double(seconds, 60, "how long faults strike");
@@ -39,12 +40,6 @@ DEFINE_string(worker_of, "", "be a worker of the run in this folder; `warren cha
 DECLARE_int32(ranks);
 DECLARE_uint64(seed);
 DECLARE_bool(json);
-DECLARE_string(replicas);
-DECLARE_string(round_timeout_ms);
-DECLARE_string(mode);
-DECLARE_string(min_workers);
-DECLARE_string(grace_ms);
-DECLARE_string(timeline);
 DECLARE_string(memory);
 
 namespace warren::cli {
@@ -98,14 +93,14 @@ bool shrinks(ChaosOptions& options) {
     usage_error(kChaosCommand, why);
     return false;
   };
-  if (FLAGS_mode.empty() || FLAGS_mode == "wait") {
-    if (FLAGS_min_workers.empty() && FLAGS_grace_ms.empty()) return true;
+  const std::string mode = given_setting("mode");
+  if (mode.empty() || mode == "wait") {
+    if (given_setting("min_workers").empty() && given_setting("grace_ms").empty()) return true;
     return wrong("--min_workers and --grace_ms are for --mode=shrink");
   }
-  if (FLAGS_mode != "shrink") return wrong("--mode is wait or shrink");
-  const auto least =
-      worker::parse_number("--min_workers", FLAGS_min_workers.empty() ? "1" : FLAGS_min_workers, 1, options.ranks);
-  const auto grace = worker::parse_number("--grace_ms", FLAGS_grace_ms.empty() ? "1000" : FLAGS_grace_ms, 0,
+  if (mode != "shrink") return wrong("--mode is wait or shrink");
+  const auto least = worker::parse_number("--min_workers", given_setting("min_workers", "1"), 1, options.ranks);
+  const auto grace = worker::parse_number("--grace_ms", given_setting("grace_ms", "1000"), 0,
                                           static_cast<std::uint64_t>(limits::kMaxGraceMs));
   for (const auto* number : {&least, &grace}) {
     if (!number->ok()) return wrong(number->status().message());
@@ -143,9 +138,9 @@ int run(const std::vector<std::string>&) {
   if (FLAGS_hosts < 1 || FLAGS_hosts > ranks) return usage_error(kChaosCommand, "--hosts is 1 … the number of ranks");
   if (!(FLAGS_seconds > 0 && FLAGS_seconds < 1e6)) return usage_error(kChaosCommand, "--seconds is above 0");
   if (FLAGS_interval_ms < 0) return usage_error(kChaosCommand, "--interval_ms is not below 0");
-  const auto replicas = worker::parse_number("--replicas", FLAGS_replicas.empty() ? "2" : FLAGS_replicas, 0, 16);
-  const auto timeout = worker::parse_number(
-      "--round_timeout_ms", FLAGS_round_timeout_ms.empty() ? "10000" : FLAGS_round_timeout_ms, 100, 86'400'000);
+  const auto replicas = worker::parse_number("--replicas", given_setting("replicas", "2"), 0, 16);
+  const auto timeout =
+      worker::parse_number("--round_timeout_ms", given_setting("round_timeout_ms", "10000"), 100, 86'400'000);
   const auto round_bytes = worker::parse_bytes("--round_bytes", FLAGS_round_bytes, 8, std::uint64_t{1} << 32);
   const auto mix = chaos::process::mix_named(FLAGS_mix);
   if (!mix) return usage_error(kChaosCommand, "--mix is one of " + chaos::process::mix_names());
@@ -186,7 +181,7 @@ int run(const std::vector<std::string>&) {
   options.compute_ms = static_cast<std::uint32_t>(FLAGS_compute_ms);
   options.on_gpus = FLAGS_memory == "gpu";
   options.disk_log = FLAGS_disk_log;
-  options.timeline = FLAGS_timeline;
+  options.timeline = given_setting("timeline");
   options.seed = FLAGS_seed == 0 ? 1 : FLAGS_seed;
   options.round_timeout_ms = static_cast<std::int64_t>(timeout.value());
   options.interval_ms = FLAGS_interval_ms;
@@ -256,13 +251,12 @@ const Command kChaosCommand = {
         "--json say how much of either there was.\n"
         "With --json the last line is one object: faults by kind and phase, rounds, divergences, hangs, goodput, "
         "stall_ms (from the last new result before a fault to the first after it on all ranks that are there), "
-        "noticed_ms (until the "
-        "tracker has ended the epoch, where no other fault was being recovered from). The exit code is 0 only without "
-        "divergences, hangs, lives that end as no fault explains, and rollbacks that no fault calls for.",
-    .flags = {"ranks",         "hosts",    "spares",           "replicas",   "seconds",     "faults",
-              "interval_ms",   "seed",     "round_timeout_ms", "mode",       "min_workers", "grace_ms",
-              "goodput",       "mix",      "round_bytes",      "compute_ms", "delay_ms",    "jitter_ms",
-              "loss_permille", "disk_log", "memory",           "timeline",   "json",        "worker_of"},
+        "noticed_ms (until the tracker has ended the generation, where no other fault was being recovered from). The "
+        "exit code is 0 only without divergences, hangs, lives that end as no fault explains, and rollbacks that no "
+        "fault calls for.",
+    .flags = {"ranks", "hosts", "spares", "seconds", "faults", "interval_ms", "seed", "goodput", "mix", "round_bytes",
+              "compute_ms", "delay_ms", "jitter_ms", "loss_permille", "disk_log", "memory", "json", "worker_of"},
+    .settings = {"round_timeout_ms", "replicas", "mode", "min_workers", "grace_ms", "timeline"},
     .run = run,
 };
 

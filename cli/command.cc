@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/setting_flags.h"
 #include "cli/table.h"
-#include "worker/launch/text.h"
+#include "worker/settings/page.h"
+#include "worker/settings/table.h"
+#include "worker/system/text.h"
 
 namespace warren::cli {
 namespace {
@@ -50,17 +53,46 @@ std::string flag_form(std::string_view flag, const gflags::CommandLineFlagInfo& 
   return dashed(flag) + (flag.size() == 1 ? " " : "=") + value;
 }
 
-std::string flag_line(std::string_view flag) {
+// A line for people: a flag's form, and what it does.
+std::string help_line(const std::string& form, std::string_view text) {
   constexpr std::size_t kColumn = 28;
-  const gflags::CommandLineFlagInfo info = info_of(flag);
-  std::string left = "  " + flag_form(flag, info);
+  std::string left = "  " + form;
   left += left.size() + 1 < kColumn ? std::string(kColumn - left.size(), ' ') : "\n" + std::string(kColumn, ' ');
-  std::string right = info.type == "bool" && info.default_value == "true" ? "do not " : "";
-  right += info.description;
+  return left + wrapped(text, kColumn, kColumn) + "\n";
+}
+
+std::string flag_line(std::string_view flag) {
+  const gflags::CommandLineFlagInfo info = info_of(flag);
+  std::string text = info.type == "bool" && info.default_value == "true" ? "do not " : "";
+  text += info.description;
   const bool telling =
       info.type != "bool" && !info.default_value.empty() && info.default_value != "0" && info.default_value != "-1";
-  if (telling) right += " (default " + info.default_value + ")";
-  return left + wrapped(right, kColumn, kColumn) + "\n";
+  if (telling) text += " (default " + info.default_value + ")";
+  return help_line(flag_form(flag, info), text);
+}
+
+// "--resize", "--rewire=0", "--streams=N", "--log=TEXT".
+std::string setting_line(const worker::Setting& setting) {
+  const bool number = std::holds_alternative<worker::Number>(setting.value);
+  const char* value = !worker::is_switch(setting)         ? (number ? "=N" : "=TEXT")
+                      : worker::is_on_by_default(setting) ? "=0"
+                                                          : "";
+  return help_line(dashed(setting.name) + value, worker::flag_help(setting));
+}
+
+// Under the headings of docs/settings.md.
+std::string setting_lines(const Command& command) {
+  std::string out;
+  std::string_view title;
+  for (const worker::Setting& setting : worker::settings_table()) {
+    if (std::ranges::find(command.settings, setting.name) == command.settings.end()) continue;
+    if (title != title_of(setting.section)) {
+      title = title_of(setting.section);
+      out += "\n" + std::string(title) + ":\n";
+    }
+    out += setting_line(setting);
+  }
+  return out;
 }
 
 bool refuse(const Command& command, const std::string& message) {
@@ -68,44 +100,69 @@ bool refuse(const Command& command, const std::string& message) {
   return false;
 }
 
+bool is_gflag(const Command& command, std::string_view name) {
+  return std::ranges::find(command.flags, name) != command.flags.end();
+}
+bool is_setting(const Command& command, std::string_view name) {
+  return std::ranges::find(command.settings, name) != command.settings.end();
+}
+bool is_known(const Command& command, std::string_view name) {
+  return is_gflag(command, name) || is_setting(command, name);
+}
+// --NAME and --noNAME.
+bool is_switch(const Command& command, std::string_view name) {
+  if (is_setting(command, name)) return worker::is_switch(*worker::find_setting(name));
+  return is_gflag(command, name) && info_of(name).type == "bool";
+}
+// A switch that is on by default says nothing without a value.
+bool stands_alone(const Command& command, std::string_view name) {
+  return is_switch(command, name) &&
+         !(is_setting(command, name) && worker::is_on_by_default(*worker::find_setting(name)));
+}
+
+bool set_value(const Command& command, std::string_view name, const std::string& value) {
+  if (is_setting(command, name)) {
+    const Status given = give_setting(name, value);
+    return given.ok() || refuse(command, given.describe());
+  }
+  // gflags says itself what is wrong with the value.
+  return !gflags::SetCommandLineOption(std::string(name).c_str(), value.c_str()).empty() ||
+         refuse(command, dashed(name) + " cannot be " + in_quotes(value));
+}
+
+bool refuse_unknown(const Command& command, std::string_view name) {
+  std::vector<std::string_view> all = command.flags;
+  all.insert(all.end(), command.settings.begin(), command.settings.end());
+  const auto meant = worker::nearest(name, all);
+  return refuse(command, "there is no flag " + dashed(name) + (meant ? "; did you mean " + dashed(*meant) + "?" : ""));
+}
+
 // Sets one flag from "name", "name=value", or "name" with the value in the next argument, which is then taken too.
 bool set_flag(const Command& command, std::string_view text, std::span<const std::string>& rest) {
-  const auto known = [&](std::string_view n) { return std::ranges::find(command.flags, n) != command.flags.end(); };
   // As other programs have it: -n4.
-  const bool short_number =
-      text.size() > 1 && known(text.substr(0, 1)) && text.find_first_not_of("0123456789", 1) == std::string_view::npos;
+  const bool short_number = text.size() > 1 && is_known(command, text.substr(0, 1)) &&
+                            text.find_first_not_of("0123456789", 1) == std::string_view::npos;
   const std::string spelled_out =
       short_number ? std::string(text.substr(0, 1)) + "=" + std::string(text.substr(1)) : "";
   if (short_number) text = spelled_out;
   const std::size_t equals = text.find('=');
   std::string_view name = text.substr(0, equals);
-  bool negated = false;
-  if (!known(name) && name.starts_with("no") && known(name.substr(2)) && info_of(name.substr(2)).type == "bool") {
-    name.remove_prefix(2);
-    negated = true;
-  }
-  if (!known(name)) {
-    const auto meant = worker::nearest(name, command.flags);
-    return refuse(command,
-                  "there is no flag " + dashed(name) + (meant ? "; did you mean " + dashed(*meant) + "?" : ""));
-  }
+  const bool negated = !is_known(command, name) && name.starts_with("no") && is_switch(command, name.substr(2));
+  if (negated) name.remove_prefix(2);
+  if (!is_known(command, name)) return refuse_unknown(command, name);
   std::string value;
   if (equals != std::string_view::npos) {
     if (negated) return refuse(command, "--no" + std::string(name) + " takes no value");
     value = text.substr(equals + 1);
-  } else if (info_of(name).type == "bool") {
-    value = negated ? "false" : "true";
+  } else if (negated || stands_alone(command, name)) {
+    value = negated ? "0" : "1";
   } else if (!rest.empty()) {
     value = rest.front();
     rest = rest.subspan(1);
   } else {
     return refuse(command, dashed(name) + " needs a value");
   }
-  // gflags says itself what is wrong with the value.
-  if (gflags::SetCommandLineOption(std::string(name).c_str(), value.c_str()).empty()) {
-    return refuse(command, dashed(name) + " cannot be " + in_quotes(value));
-  }
-  return true;
+  return set_value(command, name, value);
 }
 
 }  // namespace
@@ -153,7 +210,7 @@ std::string help_page(const Command& command) {
   }
   if (!command.flags.empty()) out += "\nFlags:\n";
   for (const std::string_view flag : command.flags) out += flag_line(flag);
-  return out;
+  return out + setting_lines(command);
 }
 
 std::string overview() {

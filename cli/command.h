@@ -20,6 +20,8 @@ struct Command {
   std::string_view text;     // for `warren help <name>`, after the summary
   // The gflags that it takes, by name; all others are refused.
   std::vector<std::string_view> flags;
+  // Settings of workers that it takes as flags too (setting_flags.h).
+  std::vector<std::string_view> settings = {};
   // Whether words that are no flags may follow. If so, flags end at the first of them, or at "--".
   bool takes_words = false;
   // The words, without flags. Returns the exit code.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/doctor_checks.h"
+#include "cli/setting_flags.h"
 #include "cli/table.h"
 #include "cli/values.h"
 
@@ -15,7 +16,6 @@ DECLARE_string(data_dir);
 DECLARE_string(tracker);
 DECLARE_string(secret_file);
 DECLARE_string(job);
-DECLARE_string(port_range);
 DECLARE_int32(port);
 DECLARE_int32(http_port);
 
@@ -63,8 +63,9 @@ int doctor(const std::vector<std::string>&) {
   }
   options.port = port.value();
   options.http_port = http_port.value();
-  if (const std::string text = given(FLAGS_port_range, "WARREN_PORT_RANGE", ""); !text.empty()) {
-    const auto range = worker::parse_port_range(FLAGS_port_range.empty() ? "WARREN_PORT_RANGE" : "--port_range", text);
+  const std::string ports = given_setting("port_range");
+  if (const std::string text = given(ports, "WARREN_PORT_RANGE", ""); !text.empty()) {
+    const auto range = worker::parse_port_range(ports.empty() ? "WARREN_PORT_RANGE" : "--port_range", text);
     if (!range.ok()) return usage_error(kDoctorCommand, range.status().describe());
     options.port_range = range.value();
   }
@@ -97,7 +98,8 @@ const Command kDoctorCommand = {
         "WARREN_SECRET_FILE, "
         "is tried at it. Without --data_dir the current folder's disk is "
         "measured. The ports of workers are those of --port_range, else of WARREN_PORT_RANGE. Nothing is changed.",
-    .flags = {"tracker", "secret_file", "job", "data_dir", "port", "http_port", "port_range", "json"},
+    .flags = {"tracker", "secret_file", "job", "data_dir", "port", "http_port", "json"},
+    .settings = {"port_range"},
     .run = doctor,
 };
 

@@ -25,8 +25,8 @@
 
 #include "storage/secret.h"
 #include "storage/zeromq.h"
-#include "worker/launch/netinfo.h"
-#include "worker/launch/settings.h"
+#include "worker/settings/settings.h"
+#include "worker/system/netinfo.h"
 
 extern char** environ;
 

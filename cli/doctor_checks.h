@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/launch/port_range.h"
+#include "worker/system/port_range.h"
 
 namespace warren::cli {
 

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <system_error>
 
-#include "recovery/codec.h"
+#include "recovery/wire/codec.h"
 #include "storage/journal.h"
 #include "storage/rocks_journal.h"
-#include "worker/launch/text.h"
+#include "worker/system/text.h"
 
 namespace warren::cli {
 namespace {
@@ -66,8 +66,8 @@ Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::strin
   options.insecure = !authenticate;
   options.journal = std::move(journal).value();
   options.sink = [&lines](std::string_view, const LogEvent& event) {
-    // Who reads that an epoch is over wants to know how it went on.
-    if (event.severity != Severity::kInfo || event.name == "recovered")
+    // A reader of a generation's end wants to know how the job continued.
+    if (event.severity >= Severity::kWarning || event.name == "recovered")
       lines.add(worker::utc_now() + " warren: tracker: " + event.text);
   };
   auto tracker = tracker::Tracker::start(std::move(options));

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "recovery/result.h"
+#include "launcher/output.h"
+#include "recovery/base/result.h"
 #include "tracker/tracker.h"
-#include "worker/launch/output.h"
 
 namespace warren::cli {
 

@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "cli/table.h"
-#include "recovery/codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/codec.h"
 #include "storage/secret.h"
 #include "storage/zeromq.h"
-#include "worker/launch/netinfo.h"
-#include "worker/launch/settings.h"
+#include "worker/settings/settings.h"
+#include "worker/system/netinfo.h"
 
 DEFINE_bool(force, false, "also while workers of the job live: they are refused from then on, and their calls fail");
 DECLARE_string(tracker);

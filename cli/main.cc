@@ -9,7 +9,7 @@
 
 #include "cli/command.h"
 #include "storage/standard_descriptors.h"
-#include "worker/launch/text.h"
+#include "worker/system/text.h"
 
 namespace warren::cli {
 namespace {

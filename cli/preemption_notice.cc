@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "worker/launch/text.h"
+#include "worker/system/text.h"
 
 namespace warren::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <thread>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::cli {
 

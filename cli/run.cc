@@ -14,78 +14,31 @@
 
 #include "cli/embedded_tracker.h"
 #include "cli/preemption_notice.h"
+#include "cli/setting_flags.h"
 #include "cli/table.h"
-#include "recovery/limits.h"
+#include "launcher/launcher.h"
+#include "launcher/output.h"
+#include "recovery/base/limits.h"
 #include "storage/open_files.h"
 #include "storage/secret.h"
-#include "worker/launch/costs_file.h"
-#include "worker/launch/launcher.h"
-#include "worker/launch/netinfo.h"
-#include "worker/launch/output.h"
-#include "worker/launch/settings.h"
-#include "worker/launch/text.h"
 #include "worker/segments/keeper.h"
+#include "worker/settings/costs_file.h"
+#include "worker/settings/settings.h"
+#include "worker/settings/table.h"
+#include "worker/system/netinfo.h"
+#include "worker/system/text.h"
 
 DEFINE_int32(n, -1, "how many workers to start; 0: only --spares");
-DEFINE_uint32(world_size, 0, "how many workers the job has, where more launchers share it (default: those of -n)");
-DEFINE_uint32(first_worker, 0, "the id of the first worker here, where more launchers share a job");
-DEFINE_int32(spares, -1,
-             "how many workers to start beyond those, which wait warm and take the place of one that is lost at once");
-DEFINE_string(spare_follows, "", "0: spares fetch no checkpoints before they are called (default 1)");
-DEFINE_string(
-    replace_after_ms, "",
-    "for how long a rank may hold up the others until a spare takes its place, in milliseconds (default 0: for "
-    "ever)");
-DEFINE_string(mode, "",
-              "wait: the job waits for workers that were lost (the default); shrink: it goes on without them");
-DEFINE_string(min_workers, "", "mode shrink: with how few workers the job goes on (default 1)");
-DEFINE_uint32(max_workers, 0,
-              "mode shrink: how many workers the job may have, those that other launchers start sooner or later among "
-              "them; it begins with fewer if no more come (default: it begins with all)");
-DEFINE_string(grace_ms, "",
-              "mode shrink: for how long it waits for workers that were lost before, in milliseconds (default 1000)");
+DEFINE_uint32(world_size, 0, "how many workers the job has, where several launchers share it (default: those of -n)");
+DEFINE_uint32(first_worker, 0, "the id of the first worker here, where several launchers share a job");
+DEFINE_int32(spares, -1, "how many more workers to start, which wait and take the rank of a lost one");
 DEFINE_string(tracker, "", "HOST:PORT of a running tracker, or \"embedded\": one of its own, on this machine alone");
-DEFINE_string(restarts, "",
-              "how often each worker is started again (default: 10 times when it is lost, never when it ends with a "
-              "failure of its own)");
+DEFINE_string(restarts, "", "how often each worker is started again (default: 10 times if it is lost, else never)");
 DEFINE_bool(prefix, true, "mark each line of output with the worker that wrote it: \"[3] \"");
 DEFINE_bool(bind_to_core, false, "each worker runs on a core of its own; for programs of one thread");
-DEFINE_bool(insecure_no_auth, false, "no authentication: only where nobody else can connect");
-DEFINE_string(round_timeout_ms, "", "how long a collective waits for a silent peer, in milliseconds");
-DEFINE_string(join_timeout_ms, "", "how long workers wait until all are there, in milliseconds");
-DEFINE_string(transport, "", "auto (shared memory within a host) or tcp");
-DEFINE_string(algorithm, "", "auto, star, tree, butterfly, ring or direct");
-DEFINE_string(costs, "", "a file that warren bench --fit made: what --algorithm=auto chooses by");
-DEFINE_string(chunk_bytes, "", "how many bytes travel in one piece; 256K and the like are understood");
-DEFINE_string(streams, "", "TCP connections between each two workers of different hosts");
-DEFINE_string(rewire, "", "0: bytes never go by way of other workers around a slow link (default 1)");
-DEFINE_string(deterministic, "",
-              "0: the ring may go around a slow link in another order, which rounds otherwise (default 1)");
-DEFINE_string(timeline, "", "a file that gets a Chrome trace of what the workers do; one that is there is replaced");
-DEFINE_string(hang_timeout_ms, "",
-              "how long a worker's program may be outside of calls while others wait for it, in milliseconds, before "
-              "the worker is ended and started again (default 0: as long as it likes)");
-DEFINE_string(drain_ms, "", "how long workers may take to leave after SIGTERM, in milliseconds (default 10000)");
 DEFINE_string(preemption_notice, "", "ask this cloud whether the machine is taken away: aws, google or azure");
 DEFINE_string(preemption_url, "",
-              "where its metadata service is, as http://HOST:PORT; default: where the cloud has it");
-DECLARE_string(job);
-DECLARE_string(secret_file);
-DECLARE_string(data_dir);
-DECLARE_string(host_id);
-DECLARE_string(domain_id);
-DECLARE_string(port_range);
-DECLARE_string(replicas);
-DECLARE_string(log);
-DECLARE_string(log_memory_bytes);
-DECLARE_string(log_lag_ms);
-DECLARE_string(log_lag_bytes);
-DECLARE_string(log_disk_bytes);
-DECLARE_string(log_full);
-DECLARE_string(checkpoint_mirror);
-DECLARE_string(on_rollback);
-DEFINE_bool(resize, false,
-            "go on from the job's newest checkpoint although its last run had another number of workers");
+              "the cloud's metadata service, as http://HOST:PORT (default: where the cloud has it)");
 
 namespace warren::cli {
 namespace {
@@ -94,8 +47,14 @@ constexpr std::int64_t kAskForPreemptionMs = 1000;
 
 using Variables = std::map<std::string, std::optional<std::string>>;
 
+// The flag --max_workers; 0: it is not given, or is no number.
+std::uint32_t max_workers() {
+  const auto number = worker::parse_number("", given_setting("max_workers"), 0, limits::kMaxWorldSize);
+  return number.ok() ? static_cast<std::uint32_t>(number.value()) : 0;
+}
+
 std::uint32_t world_size() {
-  if (FLAGS_max_workers != 0) return FLAGS_max_workers;
+  if (max_workers() != 0) return max_workers();
   return FLAGS_world_size != 0 ? FLAGS_world_size : static_cast<std::uint32_t>(FLAGS_n);
 }
 
@@ -117,54 +76,20 @@ void add_defaults_for_programs(Variables& variables, std::uint32_t workers) {
   const std::uint32_t cores = FLAGS_bind_to_core ? 1 : std::thread::hardware_concurrency() / std::max(workers, 1u);
   put("OMP_NUM_THREADS", std::to_string(std::max(cores, 1u)));
   put("PYTHONUNBUFFERED", "1");
+  // A set of strings has the same order in each life.
+  put("PYTHONHASHSEED", "0");
 }
 
-// What the flags set for the workers.
+// The variables that the flags set for the workers.
 Variables from_flags() {
   Variables out;
-  const auto put = [&](const char* name, const std::string& value) {
-    if (!value.empty()) out[name] = value;
-  };
-  put("WARREN_JOB", FLAGS_job);
-  put("WARREN_SECRET_FILE", FLAGS_secret_file);
-  put("WARREN_ROUND_TIMEOUT_MS", FLAGS_round_timeout_ms);
-  put("WARREN_JOIN_TIMEOUT_MS", FLAGS_join_timeout_ms);
-  put("WARREN_PORT_RANGE", FLAGS_port_range);
-  put("WARREN_TRANSPORT", FLAGS_transport);
-  put("WARREN_ALGORITHM", FLAGS_algorithm);
-  put("WARREN_COSTS", FLAGS_costs);
-  put("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
-  put("WARREN_STREAMS", FLAGS_streams);
-  put("WARREN_REWIRE", FLAGS_rewire);
-  put("WARREN_DETERMINISTIC", FLAGS_deterministic);
-  put("WARREN_HOST_ID", FLAGS_host_id);
-  put("WARREN_DOMAIN_ID", FLAGS_domain_id);
-  put("WARREN_REPLICAS", FLAGS_replicas);
-  put("WARREN_LOG", FLAGS_log);
-  put("WARREN_LOG_MEMORY_BYTES", FLAGS_log_memory_bytes);
-  put("WARREN_DATA_DIR", FLAGS_data_dir);
-  put("WARREN_LOG_LAG_MS", FLAGS_log_lag_ms);
-  put("WARREN_LOG_LAG_BYTES", FLAGS_log_lag_bytes);
-  put("WARREN_LOG_DISK_BYTES", FLAGS_log_disk_bytes);
-  put("WARREN_LOG_FULL", FLAGS_log_full);
-  put("WARREN_CHECKPOINT_MIRROR", FLAGS_checkpoint_mirror);
-  put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
-  put("WARREN_SPARE_FOLLOWS", FLAGS_spare_follows);
-  put("WARREN_REPLACE_AFTER_MS", FLAGS_replace_after_ms);
-  put("WARREN_MODE", FLAGS_mode);
-  put("WARREN_MIN_WORKERS", FLAGS_min_workers);
-  if (FLAGS_max_workers != 0) out["WARREN_MAX_WORKERS"] = std::to_string(FLAGS_max_workers);
-  put("WARREN_GRACE_MS", FLAGS_grace_ms);
-  put("WARREN_DRAIN_MS", FLAGS_drain_ms);
-  put("WARREN_HANG_TIMEOUT_MS", FLAGS_hang_timeout_ms);
-  put("WARREN_TIMELINE", FLAGS_timeline);
-  // 0: they are elsewhere, and may take the places of workers here all the same.
+  for (const auto& [setting, value] : given_settings()) out[worker::variable_of(setting)] = value;
+  if (max_workers() == 0) out.erase("WARREN_MAX_WORKERS");
+  // 0: they are elsewhere, and may take the ranks of workers here all the same.
   if (FLAGS_spares >= 0) out["WARREN_SPARES"] = std::to_string(std::max(1, FLAGS_spares));
-  if (FLAGS_resize) out["WARREN_RESIZE"] = "1";
-  if (FLAGS_insecure_no_auth) {
-    out["WARREN_INSECURE_NO_AUTH"] = "1";
+  if (is_given_on("insecure_no_auth")) {
     out["WARREN_SECRET_FILE"] = std::nullopt;
-  } else if (!FLAGS_secret_file.empty()) {
+  } else if (out.contains("WARREN_SECRET_FILE")) {
     out["WARREN_INSECURE_NO_AUTH"] = "0";  // above the file of settings, too
   }
   return out;
@@ -232,7 +157,7 @@ Result<Provided> provide_tracker(Variables& variables, worker::OtherLines& lines
     if (Status s = check_secret(settings.value()); !s.ok()) return s;
     return Provided{nullptr, std::move(settings).value()};
   }
-  if (!FLAGS_secret_file.empty()) {
+  if (!given_setting("secret_file").empty()) {
     return Status(
         Code::kInvalidArgument,
         "--secret_file is for a running tracker, named by --tracker; an embedded one makes a secret of its own");
@@ -240,7 +165,7 @@ Result<Provided> provide_tracker(Variables& variables, worker::OtherLines& lines
   // Stands in until the tracker has an address and a secret; the rest is judged, and the job's name is learned.
   Variables trial = variables;
   trial["WARREN_TRACKER"] = "127.0.0.1";
-  if (!FLAGS_insecure_no_auth) {
+  if (!is_given_on("insecure_no_auth")) {
     trial["WARREN_SECRET_FILE"] = "/";
     trial["WARREN_INSECURE_NO_AUTH"] = "0";
   }
@@ -256,7 +181,7 @@ Result<Provided> provide_tracker(Variables& variables, worker::OtherLines& lines
                       " is for a running tracker, named by --tracker: other launchers could not reach an embedded one");
   }
   const std::string& data_dir = settings.value().data_dir;
-  auto tracker = EmbeddedTracker::start(settings.value().job, !FLAGS_insecure_no_auth, lines,
+  auto tracker = EmbeddedTracker::start(settings.value().job, !is_given_on("insecure_no_auth"), lines,
                                         data_dir.empty() ? std::string() : data_dir + "/tracker");
   if (!tracker.ok()) return tracker.status();
   for (auto& [name, value] : tracker.value()->variables()) variables[name] = value;
@@ -323,8 +248,12 @@ std::string wrong_numbers() {
     return "give the number of workers: -n, from 1 to " + std::to_string(limits::kMaxWorldSize) +
            ", or 0 where only --spares are to be started";
   }
+  if (const std::string most = given_setting("max_workers"); !most.empty()) {
+    const auto number = worker::parse_number("--max_workers", most, 0, limits::kMaxWorldSize);
+    if (!number.ok()) return std::string(number.status().message());
+  }
   if (FLAGS_n == 0 && FLAGS_spares < 1) return "-n 0 starts no workers: give the number of --spares";
-  if (FLAGS_max_workers != 0 && FLAGS_world_size != 0) return "--max_workers is the world size: leave --world_size out";
+  if (max_workers() != 0 && FLAGS_world_size != 0) return "--max_workers is the world size: leave --world_size out";
   if (FLAGS_n == 0 && world_size() == 0) {
     return "-n 0 does not tell how many workers the job has: give --world_size, or --max_workers";
   }
@@ -335,8 +264,8 @@ std::string wrong_numbers() {
   if (FLAGS_n != 0 && (world_size() > limits::kMaxWorldSize || FLAGS_first_worker > world_size() ||
                        static_cast<std::uint32_t>(FLAGS_n) > world_size() - FLAGS_first_worker)) {
     return "the workers " + std::to_string(FLAGS_first_worker) + " and up, " + std::to_string(FLAGS_n) +
-           " of them, are not all below " + (FLAGS_max_workers != 0 ? "--max_workers" : "--world_size") +
-           ", which is " + std::to_string(world_size()) + most;
+           " of them, are not all below " + (max_workers() != 0 ? "--max_workers" : "--world_size") + ", which is " +
+           std::to_string(world_size()) + most;
   }
   const bool shared = FLAGS_n != 0 && world_size() != static_cast<std::uint32_t>(FLAGS_n);
   if (FLAGS_spares < -1 || FLAGS_spares > static_cast<std::int32_t>(limits::kMaxSpares) ||
@@ -394,9 +323,9 @@ int run(const std::vector<std::string>& words) {
   if (tracker) {
     lines.add("warren: tracker at " + tracker->address() + ", status at http://" + tracker->status_page() + "/");
   }
-  if (!FLAGS_timeline.empty() && options.first_attempt == 0) {
+  if (const std::string timeline = given_setting("timeline"); !timeline.empty() && options.first_attempt == 0) {
     // One of a run before is no part of this one.
-    if (!std::ofstream(FLAGS_timeline, std::ios::trunc)) return failure("cannot write the timeline " + FLAGS_timeline);
+    if (!std::ofstream(timeline, std::ios::trunc)) return failure("cannot write the timeline " + timeline);
   }
   std::unique_ptr<PreemptionWatch> preemption;
   if (source.value()) preemption = watch_for_preemption(std::move(source).value(), notice);
@@ -413,84 +342,24 @@ const Command kRunCommand = {
     .summary = "runs a program as N workers on this machine, with a tracker",
     .usage = "-n N [flags] [--] PROGRAM [ARGUMENT...]",
     .text =
-        "Starts a tracker on a free port of 127.0.0.1 with a fresh secret, unless --tracker, WARREN_TRACKER or the "
-        "file named by WARREN_CONFIG names a "
-        "running one, and N copies of the program with the WARREN_* variables that they need. Worker ids are 0 to "
-        "N-1. Launchers on several machines share a job of a running tracker: each says with --first_worker and "
-        "--world_size which of its workers it starts.\n"
-        "Each line of output is marked with its worker. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a "
-        "second SIGINT kills. Nothing that a worker started survives it. At SIGTERM, or a notice of the cloud "
-        "(--preemption_notice), workers that are in a job finish the calls under way, leave within --drain_ms and end "
-        "with 75; the job keeps their places. At a second one they leave at once.\n"
-        "A worker that is lost is started again, with WARREN_ATTEMPT counted up: one that a signal killed, that ended "
-        "with 75 (preempted), 76 (its place has gone on without it), 77 (rolled back) or 254 (a kill point of "
-        "rabit's), or that showed no life for the round "
-        "timeout and was killed for it. "
-        "One that ends with another exit code than 0 is started again only if --restarts is given. When a worker may "
-        "not be started again, the others are ended.\n"
-        "With -n 0 --spares=S --world_size=N, a launcher starts spares alone, for a job that other launchers run.\n"
-        "With --spares=S, S more copies wait in create, with the ids above: when a worker is lost, one of them takes "
-        "its place at once, unless it is back itself before, and then waits in turn. Who waits fetches the "
-        "newest checkpoint's global state and keeps it in memory (--spare_follows=0: not). Who is not needed ends with "
-        "the job, and its create does not return. With --replace_after_ms=N a rank that holds up the others for N "
-        "milliseconds, because it is slow or cut off, leaves its place to a spare too, and waits in turn.\n"
-        "With --mode=shrink the job goes on without workers that were lost, --grace_ms after that, as long as "
-        "--min_workers are left, and takes them in again after a checkpoint when they are back. Programs are told "
-        "whose inputs are in a result. With --max_workers=M too it has M places and begins with those workers that are "
-        "there, --min_workers at least, when for --grace_ms no more have come (and a round timeout after the first); "
-        "launchers that start more of them later, with --first_worker, make it grow.\n"
-        "With --data_dir a job that was ended before it was done goes on when it is started again; with "
-        "--resize also with another N: from its newest checkpoint, without local states.\n"
-        "The exit code is 0 if every worker ended with 0, else that of the worker that ended the job: 128 + N if "
-        "signal N "
-        "killed it.\n"
-        "Each setting of a worker comes from the first of these that has it: these flags, WARREN_* variables, the file "
-        "named by WARREN_CONFIG, what a launcher set, the default.",
-    .flags = {"n",
-              "world_size",
-              "first_worker",
-              "tracker",
-              "job",
-              "spares",
-              "spare_follows",
-              "replace_after_ms",
-              "mode",
-              "min_workers",
-              "max_workers",
-              "grace_ms",
-              "restarts",
-              "prefix",
-              "bind_to_core",
-              "secret_file",
-              "insecure_no_auth",
-              "round_timeout_ms",
-              "join_timeout_ms",
-              "port_range",
-              "transport",
-              "algorithm",
-              "costs",
-              "chunk_bytes",
-              "streams",
-              "rewire",
-              "deterministic",
-              "host_id",
-              "domain_id",
-              "replicas",
-              "log",
-              "log_memory_bytes",
-              "data_dir",
-              "log_lag_ms",
-              "log_lag_bytes",
-              "log_disk_bytes",
-              "log_full",
-              "checkpoint_mirror",
-              "resize",
-              "on_rollback",
-              "drain_ms",
-              "hang_timeout_ms",
-              "timeline",
-              "preemption_notice",
-              "preemption_url"},
+        "Starts N copies of the program with the WARREN_* variables that they need, and a tracker, unless --tracker, "
+        "WARREN_TRACKER or the file of WARREN_CONFIG names one. Lost workers are started again. Each line of output is "
+        "marked with its worker. The exit code is 0 if every worker ended with 0, else that of the worker that ended "
+        "the job: 128 + N if signal N killed it.\n"
+        "\n"
+        "  warren run -n 4 -- ./train                                 one machine, no disk\n"
+        "  warren run -n 4 --data_dir=/data/digits -- ./train         run again after a crash, it continues\n"
+        "  warren run -n 4 --spares=1 -- ./train                      a fifth worker takes a lost rank\n"
+        "  warren run -n 4 --mode=shrink --min_workers=2 -- ./train   continues with fewer workers\n"
+        "\n"
+        "SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a second SIGINT kills. At SIGTERM workers finish the calls "
+        "under way, leave within --drain_ms, and the launcher ends with 75. docs/commands.md tells all of restarts, "
+        "several machines, spares, slow ranks, fewer workers and preemption.\n"
+        "Flags that are settings of the workers come before WARREN_* variables, the file of WARREN_CONFIG and what "
+        "another launcher set. docs/settings.md says when to change them.",
+    .flags = {"n", "world_size", "first_worker", "spares", "tracker", "restarts", "prefix", "bind_to_core",
+              "preemption_notice", "preemption_url"},
+    .settings = settings_of_run(),
     .takes_words = true,
     .run = run,
 };

@@ -1,5 +1,5 @@
 // `warren settings`: what a worker that is started from here would be told.
-#include "worker/launch/settings.h"
+#include "worker/settings/settings.h"
 
 #include <cstdio>
 

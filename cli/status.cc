@@ -10,10 +10,10 @@
 
 #include "cli/status_view.h"
 #include "cli/table.h"
-#include "worker/launch/launcher.h"
-#include "worker/launch/netinfo.h"
-#include "worker/launch/settings.h"
-#include "worker/launch/text.h"
+#include "launcher/launcher.h"
+#include "worker/settings/settings.h"
+#include "worker/system/netinfo.h"
+#include "worker/system/text.h"
 
 DEFINE_string(http, "", "HOST:PORT of the tracker's status page; default: WARREN_HTTP, else 127.0.0.1:9371");
 DEFINE_bool(why, false, "who waits for whom, who is to blame and by what evidence, and what comes next");
@@ -116,10 +116,11 @@ const Command kStatusCommand = {
     .summary = "shows a tracker's jobs: who is there, and who waits for whom",
     .usage = "[--http=HOST:PORT] [--job=NAME] [--why | --json] [--watch]",
     .text =
-        "Reads the tracker's status page. For each job: its state and epoch, and for each rank its worker, whether it "
-        "is "
-        "alive, how many rounds it has finished, and the round that it is in, with the ranks that it waits for. With "
-        "--why, for each round where the chain of waits ends, which rank or link is slow, hung or cut off and by what "
+        "Reads the tracker's status page. For each job: its state and generation, and for each rank its worker, "
+        "whether it is alive, how many rounds it has finished, and the round that it is in, with the ranks that it "
+        "waits "
+        "for. With --why, for each round where the chain of waits ends, which rank or link is slow, hung or cut off "
+        "and by what "
         "evidence, and what will be done about it.",
     .flags = {"http", "job", "why", "json", "watch"},
     .run = status,

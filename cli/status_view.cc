@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "worker/launch/text.h"
+#include "worker/system/text.h"
 
 namespace warren::cli {
 namespace {
@@ -159,7 +159,7 @@ std::string state_text(const json& member) {
 
 std::string job_text(const json& job, bool why) {
   std::string out = "job " + printable(job.at("job").get<std::string>()) + ": " + job.at("state").get<std::string>() +
-                    ", epoch " + std::to_string(job.at("epoch").get<std::uint64_t>()) + ", " +
+                    ", generation " + std::to_string(job.at("generation").get<std::uint64_t>()) + ", " +
                     std::to_string(job.at("alive").get<std::uint64_t>()) + " of " +
                     plural(job.at("world_size").get<std::uint64_t>(), "worker") + " alive" + others_text(job) + ", " +
                     plural(job.at("interrupts").get<std::uint64_t>(), "interrupt");

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::cli {
 

@@ -10,11 +10,11 @@
 
 #include "cli/table.h"
 #include "cli/values.h"
+#include "launcher/launcher.h"
 #include "storage/open_files.h"
 #include "storage/rocks_journal.h"
-#include "worker/launch/launcher.h"
-#include "worker/launch/netinfo.h"
-#include "worker/launch/settings.h"
+#include "worker/settings/settings.h"
+#include "worker/system/netinfo.h"
 
 DEFINE_string(bind, "0.0.0.0", "the numeric address where workers connect; :: for all interfaces, IPv6 too");
 DEFINE_int32(port, warren::worker::kDefaultTrackerPort, "the port where workers connect; 0: any free one");
@@ -23,6 +23,9 @@ DEFINE_string(http_bind, "127.0.0.1", "the numeric address of the status page an
 DEFINE_int32(http_port, warren::worker::kDefaultTrackerPort + 1,
              "the port of the status page and the metrics; 0: any free one, -1: none");
 DEFINE_bool(log_json, false, "one JSON object a line on standard error instead of text for people");
+DEFINE_string(log_level, "info",
+              "the least severity that is logged: debug, info, warning or error; debug adds a line for each committed "
+              "checkpoint");
 DECLARE_string(data_dir);
 DECLARE_string(secret_file);
 DECLARE_bool(insecure_no_auth);
@@ -102,6 +105,8 @@ int tracker_service(const std::vector<std::string>&) {
   allow_many_connections();
   auto options = options_from_flags();
   if (!options.ok()) return usage_error(kTrackerCommand, options.status().describe());
+  const auto level = tracker::parse_severity(FLAGS_log_level);
+  if (!level.ok()) return usage_error(kTrackerCommand, level.status().because_of_this("--log_level").describe());
   const StopSignals stop;  // before any thread
 
   if (!FLAGS_secret_file.empty()) {
@@ -120,7 +125,8 @@ int tracker_service(const std::vector<std::string>&) {
 
   FLAGS_logtostderr = true;
   google::InitGoogleLogging("warren-tracker");
-  const tracker::EventSink sink = FLAGS_log_json ? tracker::json_line_sink(stderr) : tracker::glog_sink();
+  const tracker::EventSink sink =
+      tracker::from_level(level.value(), FLAGS_log_json ? tracker::json_line_sink(stderr) : tracker::glog_sink());
   options.value().sink = sink;
   if (!made_private.empty()) say(sink, "permissions_corrected", made_private);
   auto tracker = tracker::Tracker::start(std::move(options).value());
@@ -150,12 +156,11 @@ const Command kTrackerCommand = {
     .usage = "--data_dir=DIR (--secret_file=FILE | --insecure_no_auth) [flags]",
     .text =
         "Serves until SIGTERM, SIGINT or SIGHUP, but for those that it was started to ignore (nohup). Started again "
-        "with the same --data_dir it takes up its jobs where "
-        "they "
-        "were. It logs to standard error. The address that it listens on (--bind) and the one that workers are told "
-        "(--advertise) are separate, for machines behind address translation.",
+        "with the same --data_dir it takes up its jobs where they were. It logs to standard error. The address that it "
+        "listens on (--bind) and the one that workers are told (--advertise) are separate, for machines behind address "
+        "translation.",
     .flags = {"data_dir", "secret_file", "insecure_no_auth", "bind", "port", "advertise", "http_bind", "http_port",
-              "log_json"},
+              "log_json", "log_level"},
     .run = tracker_service,
 };
 

@@ -14,9 +14,9 @@ endif()
 install(TARGETS rabit rabit_shared rabit_mock rabit_mock_static EXPORT warren_targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren NAMELINK_COMPONENT warren)
-install(DIRECTORY worker/rabit/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
+install(DIRECTORY rabit/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
   FILES_MATCHING PATTERN "*.h")
-install(DIRECTORY worker/include/warren DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
+install(DIRECTORY include/warren DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
   FILES_MATCHING PATTERN "*.h")
 install(EXPORT warren_targets NAMESPACE warren:: FILE warrenTargets.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/warren COMPONENT warren)
@@ -27,7 +27,7 @@ configure_package_config_file(cmake/warrenConfig.cmake.in ${PROJECT_BINARY_DIR}/
 # Before 1.0 a minor version may change the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/warrenConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/warrenConfig.cmake ${PROJECT_BINARY_DIR}/warrenConfigVersion.cmake
-  worker/rabit/rabit_target.cc
+  rabit/rabit_target.cc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/warren COMPONENT warren)
 
 file(RELATIVE_PATH WARREN_PC_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)

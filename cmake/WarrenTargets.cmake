@@ -60,7 +60,7 @@ endfunction()
 function(warren_library)
   cmake_parse_arguments(A "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_library(${A_NAME} STATIC ${A_SOURCES})
-  target_include_directories(${A_NAME} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/worker/include)
+  target_include_directories(${A_NAME} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${A_NAME} PUBLIC ${A_DEPS} PRIVATE warren_options)
   set_target_properties(${A_NAME} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   warren_in_batches(${A_NAME})
@@ -75,7 +75,7 @@ function(warren_program)
 endfunction()
 
 # Tests are GoogleTest programs, one a folder, and each source is one CTest entry: `worker/engine_test` runs what
-# tests/worker/engine_test.cc holds. Labels say which run takes an entry:
+# tests/worker/rounds/engine_test.cc holds. Labels say which run takes an entry:
 #   fast     `./dev test` runs the entry. Every entry is fast that is not slow.
 #   slow     `./dev test --all` alone runs the entry: it takes more than some seconds.
 #   e2e      The entry starts whole workers, or processes.
@@ -113,8 +113,9 @@ function(warren_test_batch program first)
   warren_in_batches(${program})
   set_target_properties(${program} PROPERTIES UNITY_BUILD_MODE GROUP)
   target_link_libraries(${program} PRIVATE warren_batch_options)
+  string(REPLACE "/" "_" group ${first})
   foreach(name ${first} ${ARGN})
-    set_source_files_properties(${name}_test.cc PROPERTIES UNITY_GROUP ${first})
+    set_source_files_properties(${name}_test.cc PROPERTIES UNITY_GROUP ${group})
   endforeach()
 endfunction()
 

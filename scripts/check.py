@@ -6,18 +6,19 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from checks import format_check, includes, leftovers, links, standalone, tidy  # noqa: E402
+from checks import format_check, includes, leftovers, links, standalone, tidy, words  # noqa: E402
 
 CHECKS = {
     "format": format_check.check,
     "includes": includes.check,
     "links": links.check,
     "leftovers": leftovers.check,
+    "words": words.check,
     "standalone": standalone.check,
     "tidy": tidy.check,
 }
-# Checks that run only when they are named.
-BY_NAME = {"standalone_all": standalone.check_all}
+# Checks that run only when they are named, or that say more then.
+BY_NAME = {"standalone_all": standalone.check_all, "words": words.show}
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import dataclasses
 import fcntl
+import json
 import os
 import pathlib
 import random
@@ -19,8 +20,18 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEV = str(ROOT / "dev")
 CORES = os.cpu_count() or 1
-# Programs under a sanitizer wait for each other half of their time, and their limits are five times as long.
+# Most tests wait for processes, threads and time half of their time. Those of the stage `slow` only compute.
 WAITING_JOBS = CORES + 1
+# Entries of CTest that begin before the others of their stage: one that begins last runs alone at the end.
+LONGEST = (
+    "python/torch_kills_test", "python/ray_test", "python/dask_test", "python/torch_test", "python/wheel_test",
+    "chaos/sim_scenarios_test", "worker/rounds/engine_recovery_test", "worker/kernels/reduce_test",
+    "worker/rounds/engine_test", "e2e/device_test", "worker/schedule/schedule_stability_test",
+    "worker/schedule/schedule_symbolic_test", "recovery/tracker/recovery_test", "recovery/random_test",
+    "chaos/sim_test", "chaos/sim_mutants_test", "worker/device/shares_test", "worker/device/staging_test", "rabit",
+    "gpu_run", "e2e/nccl_processes_test", "e2e/loans_test", "e2e/recovery_test", "slurm_test", "install",
+    "e2e/launched_test", "e2e/spares_test", "chaos", "cli/cli_test",
+)
 # Tests that are expected to skip themselves. A test that cannot run is a failure, so: none.
 EXPECTED_SKIPS = 0
 # Reports of programs that need a GPU. Without one, or without the module in this build, all their cases skip themselves
@@ -69,15 +80,31 @@ def build(preset: str, *targets: str) -> None:
     run(DEV, "build", "--preset", preset, *targets)
 
 
-def ctest(preset: str, *selection: str, jobs: int = CORES, environment: dict[str, str] | None = None) -> None:
+def costs(names: list[str]) -> dict[str, float]:
+    """The cost of each entry for CTest: LONGEST come first, the others in an order that is drawn anew."""
+    return {name: len(LONGEST) - LONGEST.index(name) if name in LONGEST else random.random() for name in names}
+
+
+def set_order(preset: str) -> None:
+    """Has CTest begin with the costliest entries, by the file in which CTest keeps what its last run has found."""
+    shown = subprocess.run(["ctest", "--test-dir", f"build/{preset}", "--show-only=json-v1"], cwd=ROOT, check=True,
+                           capture_output=True).stdout
+    folder = ROOT / "build" / preset / "Testing/Temporary"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name} 1 {cost:.6f}\n" for name, cost in costs([test["name"] for test in json.loads(shown)["tests"]]).items()]
+    (folder / "CTestCostData.txt").write_text("".join(lines) + "---\n")
+
+
+def ctest(preset: str, *selection: str, jobs: int = WAITING_JOBS, environment: dict[str, str] | None = None) -> None:
     """Runs the selected tests, so many at a time, and holds the number of skipped ones against EXPECTED_SKIPS."""
     results = ROOT / "build" / preset / "results"
     with locked(preset):
         results.mkdir(exist_ok=True)
         for old in results.glob("*.xml"):
             old.unlink()
+        set_order(preset)
         try:
-            run("ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "--no-tests=error", "--schedule-random",
+            run("ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "--no-tests=error",
                 "-j", str(jobs), "--output-junit", str(results / "ctest.junit.xml"), *selection,
                 env=test_environment(os.environ) | {"GTEST_OUTPUT": f"xml:{results}/", "GTEST_BRIEF": "1"} |
                     (environment or {}))
@@ -178,17 +205,23 @@ def stage_seeds():
 
 
 def stage_standalone():
+    build("release")  # compiles some by themselves
     run(DEV, "check", "standalone_all")
 
 
 def stage_slow():
     build("release", "all", "slow_tests")
-    ctest("release", "-L", "^slow$", "-LE", "^e2e$")
+    ctest("release", "-L", "^slow$", "-LE", "^e2e$", jobs=CORES)
 
 
 def stage_e2e():
     build("release", "all", "slow_tests", "bench_programs")
-    ctest("release", "-L", "^slow$", "-L", "^e2e$")
+    ctest("release", "-L", "^slow$", "-L", "^e2e$", "-LE", "^trainers$")
+
+
+def stage_trainers():
+    build("release")
+    ctest("release", "-L", "^trainers$")
 
 
 def stage_sim():
@@ -200,7 +233,7 @@ def stage_sim():
 
 def stage_asan():
     build("asan", "memory_tests")
-    ctest("asan", "-L", "^memory$", jobs=WAITING_JOBS,
+    ctest("asan", "-L", "^memory$",
           environment={"ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
                        "UBSAN_OPTIONS": "print_stacktrace=1"})
 
@@ -208,7 +241,7 @@ def stage_asan():
 def stage_tsan():
     build("tsan", "threads_tests")
     suppressions = ROOT / "scripts/tsan.supp"
-    ctest("tsan", "-L", "^threads$", jobs=WAITING_JOBS,
+    ctest("tsan", "-L", "^threads$",
           environment={"TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={suppressions}"})
 
 
@@ -217,19 +250,20 @@ def stage_fuzz():
 
 
 STAGES = {
-    "build": Stage(stage_build, "all that the next stages need, optimized; warnings are errors", 8.5, quick=True),
+    "build": Stage(stage_build, "all that the next stages need, optimized; warnings are errors", 9, quick=True),
     "check": Stage(stage_check, "the checks of ./dev check", 1.5, quick=True),
-    "fast": Stage(stage_fast, "unit tests that take seconds", 2, quick=True),
-    "jobs": Stage(stage_jobs, "a handful of jobs with real workers, which are killed", 1.5, quick=True),
+    "fast": Stage(stage_fast, "unit tests that take seconds", 2.5, quick=True),
+    "jobs": Stage(stage_jobs, "a handful of jobs with real workers, which are killed", 1.2, quick=True),
     "seeds": Stage(stage_seeds, f"the simulator, {QUICK_SEEDS} seeds", 0.5, quick=True),
-    "more": Stage(stage_more, "programs of slow tests, and benchmarks; warnings are errors", 1),
-    "slow": Stage(stage_slow, "unit tests that take longer", 4),
-    "e2e": Stage(stage_e2e, "whole programs: processes, command line, schedulers, installation", 10),
+    "more": Stage(stage_more, "programs of slow tests, and benchmarks; warnings are errors", 0.8),
+    "slow": Stage(stage_slow, "unit tests that take longer", 8),
+    "e2e": Stage(stage_e2e, "whole programs: processes, command line, schedulers, installation", 10.5),
+    "trainers": Stage(stage_trainers, "PyTorch, LightGBM, XGBoost, Dask and Ray over the package, with kills", 7.5),
     "sim": Stage(stage_sim, f"the simulator, {SIMULATED_SEEDS} seeds that stay and {FRESH_SEEDS} fresh ones", 4),
-    "standalone": Stage(stage_standalone, "every source of the product compiles by itself", 2.5),
-    "asan": Stage(stage_asan, "AddressSanitizer and UndefinedBehaviorSanitizer", 14),
-    "tsan": Stage(stage_tsan, "ThreadSanitizer, for what has threads", 8),
-    "fuzz": Stage(stage_fuzz, f"libFuzzer over every decoder, {FUZZ_SECONDS} s in total", 2),
+    "standalone": Stage(stage_standalone, "every source of the product compiles by itself", 2),
+    "asan": Stage(stage_asan, "AddressSanitizer and UndefinedBehaviorSanitizer", 6.8),
+    "tsan": Stage(stage_tsan, "ThreadSanitizer, for what has threads", 5),
+    "fuzz": Stage(stage_fuzz, f"libFuzzer over every decoder, {FUZZ_SECONDS} s in total", 0.7),
 }
 
 

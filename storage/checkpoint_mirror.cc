@@ -17,8 +17,8 @@
 #include <string_view>
 #include <utility>
 
-#include "recovery/limits.h"
-#include "recovery/ranges.h"
+#include "recovery/base/limits.h"
+#include "recovery/base/ranges.h"
 #include "storage/files.h"
 
 #define XXH_INLINE_ALL

@@ -27,8 +27,8 @@
 #include <string>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
 #include "storage/host_log.h"
 
 namespace warren::storage {

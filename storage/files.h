@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::storage {
 

@@ -10,7 +10,7 @@
 #include <new>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "storage/segment.h"
 
 namespace warren {
@@ -160,7 +160,7 @@ class IndexedReader final : public HostLogReader {
   }
 
  private:
-  // One extent at its generation: where the scan is, and what it has found.
+  // One extent at its stamp: where the scan is, and what it has found.
   struct ScannedExtent;
   struct Piece {
     std::uint64_t first_byte = 0;
@@ -178,7 +178,7 @@ class IndexedReader final : public HostLogReader {
   };
   using Index = std::map<RecordKey, Entry>;
   struct ScannedExtent {
-    std::uint64_t generation = 1;
+    std::uint64_t stamp = 1;
     std::uint64_t at = 0;  // of the next record
     bool sealed = false, open = false;
     std::vector<Index::iterator> records;
@@ -222,12 +222,12 @@ class IndexedReader final : public HostLogReader {
 
   [[nodiscard]] bool stands(const Piece& p) const {
     const Source& s = sources_.at(p.source);
-    return s.segment && s.segment->view.is(p.extent, s.extents[p.extent].generation);
+    return s.segment && s.segment->view.is(p.extent, s.extents[p.extent].stamp);
   }
 
   bool copy(const Piece& p, std::uint64_t from, std::span<std::byte> out) const {
     const Source& s = sources_.at(p.source);
-    return s.segment && s.segment->view.copy(p.extent, s.extents[p.extent].generation, p.payload_at + from, out);
+    return s.segment && s.segment->view.copy(p.extent, s.extents[p.extent].stamp, p.payload_at + from, out);
   }
 
   // No piece before it reaches beyond `begin`.
@@ -302,9 +302,9 @@ class IndexedReader final : public HostLogReader {
       const SegmentView::Extent now = source.segment->view.extent(e);
       ScannedExtent& mine = source.extents[e];
       const bool shown = now.in_use() && !floors_.hide(now.cls);
-      if (mine.generation != now.generation || !shown) {
+      if (mine.stamp != now.stamp || !shown) {
         purge(number, source, e);
-        mine.generation = now.generation;
+        mine.stamp = now.stamp;
         mine.at = 0;
         if (mine.open != shown) {
           mine.open = shown;
@@ -325,8 +325,7 @@ class IndexedReader final : public HostLogReader {
       ScannedExtent& extent = source.extents[e];
       SegmentView::Record record;
       SegmentView::Found found{};
-      while ((found = source.segment->view.record(e, extent.generation, extent.at, record)) ==
-             SegmentView::Found::kRecord) {
+      while ((found = source.segment->view.record(e, extent.stamp, extent.at, record)) == SegmentView::Found::kRecord) {
         // Most often the round after the one before.
         const auto next = extent.records.empty() ? index_.end() : std::next(extent.records.back());
         extent.records.push_back(add(next, number, e, record));
@@ -506,8 +505,8 @@ Status HostLog::Impl::make_room(const RecordKey& key) {
 bool HostLog::Impl::needs(const SegmentWriter::Spent& extent) const {
   const SegmentView& view = own->view;
   SegmentView::Record r;
-  for (std::uint64_t at = 0;
-       view.record(extent.use.extent, extent.use.generation, at, r) == SegmentView::Found::kRecord; at = r.next) {
+  for (std::uint64_t at = 0; view.record(extent.use.extent, extent.use.stamp, at, r) == SegmentView::Found::kRecord;
+       at = r.next) {
     if (needed(r.key)) return true;
   }
   return false;

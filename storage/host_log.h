@@ -21,11 +21,11 @@
 #include <string>
 #include <vector>
 
-#include "recovery/frame.h"
-#include "recovery/given_up.h"
-#include "recovery/ids.h"
-#include "recovery/ranges.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/ranges.h"
+#include "recovery/base/result.h"
+#include "recovery/decide/given_up.h"
+#include "recovery/wire/frame.h"
 
 namespace warren {
 
@@ -80,19 +80,19 @@ class SegmentView;
 // Where the payload of a record lies in its life's segment: what ranks of the host can be told instead of the bytes.
 struct LogPlace {
   std::uint32_t extent = 0;
-  std::uint64_t generation = 0;  // of the extent; 0: no place
-  std::uint64_t at = 0;          // from the segment's begin
-  // What the extent's generation is now, in the writer's own memory; null: a place that somebody else has told.
+  std::uint64_t stamp = 0;  // of the extent; 0: no place
+  std::uint64_t at = 0;     // from the segment's begin
+  // What the extent's stamp is now, in the writer's own memory; null: a place that somebody else has told.
   const std::uint64_t* now = nullptr;
-  [[nodiscard]] bool known() const { return generation != 0; }
+  [[nodiscard]] bool known() const { return stamp != 0; }
   // Of the writer's own, in the thread that publishes: nothing has been freed there.
-  [[nodiscard]] bool stands() const { return known() && (now == nullptr || *now == generation); }
+  [[nodiscard]] bool stands() const { return known() && (now == nullptr || *now == stamp); }
 };
 
 // One use of an extent of a segment (storage/segment.h).
 struct ExtentUse {
   std::uint32_t extent = 0;
-  std::uint64_t generation = 0;
+  std::uint64_t stamp = 0;
 };
 
 class HostLog {

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::storage {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/result_store.h"
 
 namespace warren::storage {

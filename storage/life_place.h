@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
 
 namespace warren::storage {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren {
 

@@ -24,10 +24,10 @@
 #include <string>
 #include <vector>
 
-#include "recovery/held.h"
-#include "recovery/ids.h"
-#include "recovery/limits.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/limits.h"
+#include "recovery/base/result.h"
+#include "recovery/decide/held.h"
 #include "storage/host_log.h"
 
 namespace warren::storage {

@@ -23,7 +23,7 @@
 #include <list>
 #include <memory>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/result_store.h"
 
 namespace warren::storage {

@@ -7,7 +7,7 @@
 #include <string>
 #include <system_error>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::storage {
 

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <utility>
 
-#include "recovery/codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/codec.h"
 
 namespace warren::storage {
 namespace {

@@ -11,8 +11,8 @@
 #include <tuple>
 #include <utility>
 
-#include "recovery/check.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
 #include "storage/stream_copy.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -56,7 +56,7 @@ constexpr std::uint64_t kTableAt = 128;
 constexpr std::uint64_t kPreambleGivenUp = UINT64_MAX;
 
 struct TableEntry {
-  std::uint64_t generation;
+  std::uint64_t stamp;
   std::uint64_t sealed;
   std::uint64_t setup;
   std::uint64_t timeline;
@@ -155,8 +155,8 @@ std::uint64_t extent_at(const SegmentLayout& layout, std::uint32_t extent) {
 }  // namespace
 
 std::uint32_t record_checksum(std::span<const std::byte, kRecordHeaderBytes> header, Incarnation life, std::uint64_t at,
-                              std::uint64_t generation) {
-  const std::uint64_t seed = life.value + at * 0x9e3779b97f4a7c15 + (generation << 40);
+                              std::uint64_t stamp) {
+  const std::uint64_t seed = life.value + at * 0x9e3779b97f4a7c15 + (stamp << 40);
   return static_cast<std::uint32_t>(XXH3_64bits_withSeed(header.data() + kSummedAt, header.size() - kSummedAt, seed));
 }
 
@@ -197,7 +197,7 @@ Result<SegmentWriter> SegmentWriter::format(Incarnation self, std::shared_ptr<Se
   word(w.base_).store(0, std::memory_order_relaxed);
   for (std::uint32_t i = w.layout_.extents; i-- > 0;) {
     TableEntry entry{};
-    entry.generation = w.own_[i].generation;
+    entry.stamp = w.own_[i].stamp;
     std::memcpy(w.base_ + entry_at(i), &entry, sizeof entry);
     w.cold_.push_back(i);
   }
@@ -275,7 +275,7 @@ LogPlace SegmentWriter::place_of_next(const Open& open) const {
   // before.
   const bool stays = in_use_ <= layout_.extents - layout_.extents / 4;
   if (!stays) return {};
-  return {open.extent, own_[open.extent].generation, open.at + kRecordHeaderBytes, &own_[open.extent].generation};
+  return {open.extent, own_[open.extent].stamp, open.at + kRecordHeaderBytes, &own_[open.extent].stamp};
 }
 
 std::span<std::byte> SegmentWriter::room(const RecordKey& key, std::size_t bytes) {
@@ -307,7 +307,7 @@ LogPlace SegmentWriter::publish_room(const RecordKey& key, const RecordInfo& inf
 std::size_t SegmentWriter::drop_extents(std::span<const ExtentUse> extents) {
   std::size_t freed = 0;
   for (const ExtentUse& use : extents) {
-    if (use.extent >= own_.size() || !own_[use.extent].in_use() || own_[use.extent].generation != use.generation ||
+    if (use.extent >= own_.size() || !own_[use.extent].in_use() || own_[use.extent].stamp != use.stamp ||
         std::ranges::find(open_, use.extent, &Open::extent) != open_.end()) {
       continue;
     }
@@ -325,7 +325,7 @@ std::vector<SegmentWriter::Spent> SegmentWriter::spent() const {
     if (!own.in_use() || own.cls.setup || own.has_state || std::ranges::find(open_, e, &Open::extent) != open_.end()) {
       continue;
     }
-    spent.push_back({{e, own.generation}, own.cls});
+    spent.push_back({{e, own.stamp}, own.cls});
   }
   std::ranges::sort(spent, {}, [this](const Spent& s) {
     return std::tuple(s.cls.version == kPreamble, s.cls.timeline, s.cls.version, own_[s.use.extent].opened);
@@ -378,7 +378,7 @@ bool SegmentWriter::next_extent(Open& open) {
   own.cls = open.cls;
   own.opened = ++openings_;
   own.has_state = false;
-  own.generation++;
+  own.stamp++;
   std::byte* entry = base_ + entry_at(open.extent);
   const auto set = [entry](std::size_t at, std::uint64_t value) {
     word(entry + at).store(value, std::memory_order_relaxed);
@@ -388,7 +388,7 @@ bool SegmentWriter::next_extent(Open& open) {
   set(offsetof(TableEntry, timeline), open.cls.timeline.value);
   set(offsetof(TableEntry, version), open.cls.version.value);
   word(base_ + open.at).store(0, std::memory_order_relaxed);
-  word(entry).store(own.generation, std::memory_order_release);
+  word(entry).store(own.stamp, std::memory_order_release);
   const auto changes = word(base_ + offsetof(Superblock, changes));
   changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   ++in_use_;
@@ -399,7 +399,7 @@ bool SegmentWriter::next_extent(Open& open) {
 void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                         const std::byte* payload, std::size_t bytes, bool read_soon) {
   if (is_state(key.kind)) own_[open.extent].has_state = true;
-  const std::uint64_t generation = own_[open.extent].generation;
+  const std::uint64_t stamp = own_[open.extent].stamp;
   const Fingerprint& f = info.fingerprint;
   RecordHeader h;
   h.timeline = key.round.timeline.value;
@@ -419,7 +419,7 @@ void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info
   h.op = static_cast<std::uint8_t>(f.op);
   h.algorithm = f.algorithm;
   std::memset(h.reserved, 0, sizeof h.reserved);
-  h.checksum = record_checksum(as_bytes(h), self_, open.at, generation);
+  h.checksum = record_checksum(as_bytes(h), self_, open.at, stamp);
 
   std::byte* at = base_ + open.at;
   const auto* from = reinterpret_cast<const std::byte*>(&h) + sizeof h.flag;
@@ -433,13 +433,13 @@ void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info
   }
   open.at = std::min(open.at + aligned(sizeof h + bytes, kAlign), open.end);
   if (open.end - open.at >= sizeof h) word(base_ + open.at).store(0, std::memory_order_relaxed);
-  word(at).store(generation, std::memory_order_release);
+  word(at).store(stamp, std::memory_order_release);
 }
 
 void SegmentWriter::free_extent(std::uint32_t extent) {
   Own& own = own_[extent];
-  own.generation++;
-  word(base_ + entry_at(extent)).store(own.generation, std::memory_order_relaxed);
+  own.stamp++;
+  word(base_ + entry_at(extent)).store(own.stamp, std::memory_order_relaxed);
   std::erase_if(open_, [extent](const Open& o) { return o.extent == extent; });
   warm_.push_back(extent);
   --in_use_;
@@ -513,35 +513,34 @@ SegmentView::Extent SegmentView::extent(std::uint32_t index) const {
   const std::byte* entry = base_ + entry_at(index);
   const auto get = [entry](std::size_t at) { return word(entry + at).load(std::memory_order_acquire); };
   Extent e;
-  e.generation = get(offsetof(TableEntry, generation));
+  e.stamp = get(offsetof(TableEntry, stamp));
   e.sealed = get(offsetof(TableEntry, sealed)) != 0;
   e.cls.setup = get(offsetof(TableEntry, setup)) != 0;
   e.cls.timeline = Timeline(static_cast<std::uint32_t>(get(offsetof(TableEntry, timeline))));
   e.cls.version = Version(get(offsetof(TableEntry, version)));
   // Another use began meanwhile: free, as far as this look goes. `changes` will tell again.
-  if (!is(index, e.generation)) e.generation |= 1;
+  if (!is(index, e.stamp)) e.stamp |= 1;
   return e;
 }
 
-bool SegmentView::is(std::uint32_t extent, std::uint64_t generation) const {
+bool SegmentView::is(std::uint32_t extent, std::uint64_t stamp) const {
   std::atomic_thread_fence(std::memory_order_acquire);
-  return word(base_ + entry_at(extent)).load(std::memory_order_relaxed) == generation;
+  return word(base_ + entry_at(extent)).load(std::memory_order_relaxed) == stamp;
 }
 
-SegmentView::Found SegmentView::record(std::uint32_t extent, std::uint64_t generation, std::uint64_t at,
-                                       Record& out) const {
-  WARREN_CHECK(extent < layout_.extents && generation % 2 == 0 && at % kAlign == 0, "a place for a record");
+SegmentView::Found SegmentView::record(std::uint32_t extent, std::uint64_t stamp, std::uint64_t at, Record& out) const {
+  WARREN_CHECK(extent < layout_.extents && stamp % 2 == 0 && at % kAlign == 0, "a place for a record");
   if (at > layout_.extent_bytes || layout_.extent_bytes - at < kRecordHeaderBytes) return Found::kNoRoom;
   const std::uint64_t header_at = extent_at(layout_, extent) + at;
   const std::byte* place = base_ + header_at;
-  if (word(place).load(std::memory_order_acquire) != generation) {
-    return is(extent, generation) ? Found::kNothingYet : Found::kGone;
+  if (word(place).load(std::memory_order_acquire) != stamp) {
+    return is(extent, stamp) ? Found::kNothingYet : Found::kGone;
   }
   RecordHeader h;
   copy_out(reinterpret_cast<std::byte*>(&h), place, sizeof h);
-  if (!is(extent, generation)) return Found::kGone;
+  if (!is(extent, stamp)) return Found::kGone;
   const std::uint64_t room = layout_.extent_bytes - at - sizeof h;
-  if (h.checksum != record_checksum(as_bytes(h), life_, header_at, generation) || h.payload_bytes > room ||
+  if (h.checksum != record_checksum(as_bytes(h), life_, header_at, stamp) || h.payload_bytes > room ||
       h.first_byte > h.total_bytes || h.payload_bytes > h.total_bytes - h.first_byte ||
       h.kind < static_cast<std::uint8_t>(RecordKind::kRound) ||
       h.kind > static_cast<std::uint8_t>(RecordKind::kMessage)) {
@@ -569,23 +568,22 @@ SegmentView::Found SegmentView::record(std::uint32_t extent, std::uint64_t gener
   return Found::kRecord;
 }
 
-bool SegmentView::copy(std::uint32_t extent, std::uint64_t generation, std::uint64_t at,
-                       std::span<std::byte> out) const {
+bool SegmentView::copy(std::uint32_t extent, std::uint64_t stamp, std::uint64_t at, std::span<std::byte> out) const {
   const std::uint64_t begin = extent_at(layout_, extent), end = begin + layout_.extent_bytes;
   WARREN_CHECK(at >= begin && at <= end && out.size() <= end - at, "a payload lies in its extent");
-  if (!is(extent, generation)) return false;
+  if (!is(extent, stamp)) return false;
   copy_out(out.data(), base_ + at, out.size());
-  return is(extent, generation);
+  return is(extent, stamp);
 }
 
 std::optional<SegmentView::Window> SegmentView::window(const LogPlace& place, const RoundId& round,
                                                        std::size_t bytes) const {
-  if (place.extent >= layout_.extents || !place.known() || place.generation % 2 != 0) return std::nullopt;
+  if (place.extent >= layout_.extents || !place.known() || place.stamp % 2 != 0) return std::nullopt;
   const std::uint64_t begin = extent_at(layout_, place.extent);
   if (place.at < begin + kRecordHeaderBytes || place.at > begin + layout_.extent_bytes) return std::nullopt;
   const std::uint64_t header_at = place.at - kRecordHeaderBytes - begin;
   Record r;
-  if (header_at % kAlign != 0 || record(place.extent, place.generation, header_at, r) != Found::kRecord ||
+  if (header_at % kAlign != 0 || record(place.extent, place.stamp, header_at, r) != Found::kRecord ||
       r.key != result_key(round) || r.payload_bytes != bytes) {
     return std::nullopt;
   }

@@ -10,24 +10,24 @@
 // A *class* is what is dropped as a whole: the records of one (timeline, version), or all set-up rounds. So dropping is
 // a store for each extent and never touches a record.
 //
-// *Generation* of an extent: odd while it is free or being made ready, even while it is in use; it only counts up. What
-// was copied out of an extent counts if the generation is even and the same before and after.
+// *Stamp* of an extent: odd while it is free or being made ready, even while it is in use; it only counts up. What
+// was copied out of an extent counts if the stamp is even and the same before and after.
 //
-// *Record*: a header of 96 bytes at a multiple of 64, then the payload. Its flag is the extent's generation once it is
+// *Record*: a header of 96 bytes at a multiple of 64, then the payload. Its flag is the extent's stamp once it is
 // published, so a record that an earlier use of the extent has left is none. The header carries a checksum over itself,
-// the writer's incarnation, its place and the generation: rubbish is never followed.
+// the writer's incarnation, its place and the stamp: rubbish is never followed.
 //
 // The order in which the writer stores is what makes every state legal that a process leaves that is killed at any
 // instruction:
 //
 //   format:  everything, magic number last. Killed before: not a segment; nobody has been given it yet.
-//   publish: header and payload; flag of the place after it := 0; flag := generation (release). Killed before the last
+//   publish: header and payload; flag of the place after it := 0; flag := stamp (release). Killed before the last
 //            store: the record does not exist. All records before it stand.
 //   leave:   `sealed` := 1 (release), changes++. Killed before: readers look for one more record there for ever.
-//   drop:    generation := odd for each extent, changes++. Killed between: some are dropped, others are not; both are
+//   drop:    stamp := odd for each extent, changes++. Killed between: some are dropped, others are not; both are
 //            readable. A reader that copied meanwhile sees the odd number and discards what it has.
-//   open:    class, sealed := 0, first flag := 0, generation := even (release), changes++. Killed before the
-//   generation:
+//   open:    class, sealed := 0, first flag := 0, stamp := even (release), changes++. Killed before the
+//   stamp:
 //            the extent is free. Before `changes`: it is in use and empty, and who does not look at it misses nothing.
 //   give up: the class of what goes, then as for drop. Killed between: more is said to be given up than is.
 //
@@ -46,8 +46,8 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
 #include "storage/host_log.h"
 
 namespace warren {
@@ -78,7 +78,7 @@ struct SegmentLayout {
 
 // What the header of a record must carry at kRecordChecksumAt; `at` is its place, from the segment's begin.
 [[nodiscard]] std::uint32_t record_checksum(std::span<const std::byte, kRecordHeaderBytes> header, Incarnation life,
-                                            std::uint64_t at, std::uint64_t generation);
+                                            std::uint64_t at, std::uint64_t stamp);
 
 // The writing side. One thread. It never reads back what it has written: its own books are in private memory.
 class SegmentWriter {
@@ -137,11 +137,11 @@ class SegmentWriter {
 
  private:
   struct Own {
-    std::uint64_t generation = 1;
+    std::uint64_t stamp = 1;
     SegmentClass cls;
     std::uint64_t opened = 0;  // rises from one use of an extent to the next
     bool has_state = false;
-    [[nodiscard]] bool in_use() const { return generation % 2 == 0; }
+    [[nodiscard]] bool in_use() const { return stamp % 2 == 0; }
   };
   struct Open {
     SegmentClass cls;
@@ -180,10 +180,10 @@ class SegmentWriter {
 class SegmentView {
  public:
   struct Extent {
-    std::uint64_t generation = 1;
+    std::uint64_t stamp = 1;
     bool sealed = false;  // no record is added any more
     SegmentClass cls;
-    [[nodiscard]] bool in_use() const { return generation % 2 == 0; }
+    [[nodiscard]] bool in_use() const { return stamp % 2 == 0; }
   };
   struct Record {
     RecordKey key;
@@ -211,10 +211,10 @@ class SegmentView {
   // The newest results that its life has given up.
   [[nodiscard]] std::optional<GivenUp> given_up() const;
   [[nodiscard]] Extent extent(std::uint32_t index) const;
-  [[nodiscard]] bool is(std::uint32_t extent, std::uint64_t generation) const;
-  // The record at `at` (from the extent's begin) of an extent that had this generation.
-  [[nodiscard]] Found record(std::uint32_t extent, std::uint64_t generation, std::uint64_t at, Record& out) const;
-  // Calls `visit(extent, generation, record)` with all records that are there, those of an extent in their order, until
+  [[nodiscard]] bool is(std::uint32_t extent, std::uint64_t stamp) const;
+  // The record at `at` (from the extent's begin) of an extent that had this stamp.
+  [[nodiscard]] Found record(std::uint32_t extent, std::uint64_t stamp, std::uint64_t at, Record& out) const;
+  // Calls `visit(extent, stamp, record)` with all records that are there, those of an extent in their order, until
   // it returns false. Whether it has always returned true.
   template <class Visit>
   bool for_each_record(Visit visit) const {
@@ -222,22 +222,21 @@ class SegmentView {
       const Extent x = extent(e);
       if (!x.in_use()) continue;
       Record r;
-      for (std::uint64_t at = 0; record(e, x.generation, at, r) == Found::kRecord; at = r.next) {
-        if (!visit(e, x.generation, std::as_const(r))) return false;
+      for (std::uint64_t at = 0; record(e, x.stamp, at, r) == Found::kRecord; at = r.next) {
+        if (!visit(e, x.stamp, std::as_const(r))) return false;
       }
     }
     return true;
   }
-  // Copies payload; false, and rubbish in `out`, if the extent has another generation by now. [at, at + out.size())
+  // Copies payload; false, and rubbish in `out`, if the extent has another stamp by now. [at, at + out.size())
   // must lie in a payload that record() has found.
-  [[nodiscard]] bool copy(std::uint32_t extent, std::uint64_t generation, std::uint64_t at,
-                          std::span<std::byte> out) const;
+  [[nodiscard]] bool copy(std::uint32_t extent, std::uint64_t stamp, std::uint64_t at, std::span<std::byte> out) const;
 
-  // A payload to be read where it lies. What was read counts if `generation`, read afterwards (acquire fence, then a
+  // A payload to be read where it lies. What was read counts if `stamp`, read afterwards (acquire fence, then a
   // load), is still that of the place.
   struct Window {
     const std::byte* payload = nullptr;
-    const std::uint64_t* generation = nullptr;
+    const std::uint64_t* stamp = nullptr;
   };
   // What the segment's writer has said of a record of this round: nullopt if there is none with just these bytes, or no
   // longer. `place` may be anything.

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/fork_guard.h"
 #include "storage/host_log.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/own_threads.h"
 
 namespace warren {

@@ -119,7 +119,7 @@ Result<std::vector<ExtentUse>> WriteBehind::spill(std::size_t most, std::int64_t
   std::unique_lock lock(mutex_);
   const auto take = [&] {
     // A commit may have freed some since they were offered.
-    std::erase_if(spillable_, [this](const ExtentUse& use) { return !view_.is(use.extent, use.generation); });
+    std::erase_if(spillable_, [this](const ExtentUse& use) { return !view_.is(use.extent, use.stamp); });
     const std::size_t n = std::min(most, spillable_.size());
     out.assign(spillable_.begin(), spillable_.begin() + static_cast<std::ptrdiff_t>(n));
     spillable_.erase(spillable_.begin(), spillable_.begin() + static_cast<std::ptrdiff_t>(n));
@@ -301,16 +301,16 @@ void WriteBehind::look(Clock::time_point now) {
   for (std::uint32_t e = 0; e < cursors_.size(); ++e) {
     Cursor& c = cursors_[e];
     const SegmentView::Extent extent = view_.extent(e);
-    if (extent.generation != c.generation) {
+    if (extent.stamp != c.stamp) {
       c = {};
-      c.generation = extent.generation;
+      c.stamp = extent.stamp;
       c.cls = extent.cls;
     }
     if (!extent.in_use()) continue;
     c.sealed = extent.sealed;
     if (c.pending_since || c.damaged) continue;
     SegmentView::Record record;
-    if (view_.record(e, c.generation, c.rest_at, record) == SegmentView::Found::kRecord) c.pending_since = now;
+    if (view_.record(e, c.stamp, c.rest_at, record) == SegmentView::Found::kRecord) c.pending_since = now;
   }
 }
 
@@ -319,9 +319,9 @@ void WriteBehind::offer_durable() {
   std::vector<std::uint32_t> fresh;
   for (std::uint32_t e = 0; e < cursors_.size(); ++e) {
     const Cursor& c = cursors_[e];
-    if (c.generation % 2 != 0 || !c.sealed || c.damaged || c.stays || c.offered || c.cls.setup) continue;
+    if (c.stamp % 2 != 0 || !c.sealed || c.damaged || c.stays || c.offered || c.cls.setup) continue;
     SegmentView::Record record;
-    const auto after = view_.record(e, c.generation, c.rest_at, record);
+    const auto after = view_.record(e, c.stamp, c.rest_at, record);
     if (after != SegmentView::Found::kNoRoom && after != SegmentView::Found::kNothingYet) continue;
     fresh.push_back(e);
   }
@@ -329,7 +329,7 @@ void WriteBehind::offer_durable() {
   const std::lock_guard lock(mutex_);
   for (const std::uint32_t e : fresh) {
     cursors_[e].offered = true;
-    spillable_.push_back({e, cursors_[e].generation});
+    spillable_.push_back({e, cursors_[e].stamp});
   }
   if (!fresh.empty()) ticket_done_.notify_all();
 }
@@ -359,17 +359,16 @@ Status WriteBehind::write_due(Clock::time_point now) {
 // Puts what is published and not written into the batch; writes that whenever it is full.
 Status WriteBehind::write_extent(std::uint32_t extent, bool states_only) {
   const Cursor& c = cursors_[extent];
-  if (c.generation % 2 != 0 || c.damaged) return {};
-  const std::uint64_t generation = c.generation;
+  if (c.stamp % 2 != 0 || c.damaged) return {};
+  const std::uint64_t stamp = c.stamp;
   const std::uint64_t states_at = c.states_at, rest_at = c.rest_at;
   std::uint64_t at = states_only ? states_at : rest_at;
   const auto reached = [&] {
-    return states_only ? Advance{extent, generation, at, rest_at}
-                       : Advance{extent, generation, std::max(states_at, at), at};
+    return states_only ? Advance{extent, stamp, at, rest_at} : Advance{extent, stamp, std::max(states_at, at), at};
   };
   SegmentView::Record record;
   while (true) {
-    const SegmentView::Found found = view_.record(extent, generation, at, record);
+    const SegmentView::Found found = view_.record(extent, stamp, at, record);
     if (found == SegmentView::Found::kDamaged) {
       cursors_[extent].damaged = true;
       events_({Severity::kError,
@@ -386,7 +385,7 @@ Status WriteBehind::write_extent(std::uint32_t extent, bool states_only) {
         if (Status s = flush_batch(); !s.ok()) return s;
       }
       const auto out = batch_.add(record.key, record.info, record.first_byte, record.payload_bytes);
-      if (!view_.copy(extent, generation, record.payload_at, out)) {
+      if (!view_.copy(extent, stamp, record.payload_at, out)) {
         batch_.take_back();  // dropped meanwhile
         break;
       }
@@ -402,7 +401,7 @@ Status WriteBehind::flush_batch() {
   if (status.ok()) {
     for (const Advance& a : advances_) {
       Cursor& c = cursors_[a.extent];
-      if (c.generation != a.generation) continue;
+      if (c.stamp != a.stamp) continue;
       c.states_at = a.states_at;
       if (c.rest_at != a.rest_at) c.pending_since.reset();
       c.rest_at = a.rest_at;
@@ -439,17 +438,17 @@ void WriteBehind::write_worn(const Checkpoint& checkpoint) {
   const std::set<StatePiece> worn(listed.begin(), listed.end());
   for (std::uint32_t e = 0; e < cursors_.size(); ++e) {
     const Cursor& c = cursors_[e];
-    if (c.generation % 2 != 0 || c.damaged || c.cls != SegmentClass{false, checkpoint.timeline, checkpoint.version}) {
+    if (c.stamp % 2 != 0 || c.damaged || c.cls != SegmentClass{false, checkpoint.timeline, checkpoint.version}) {
       continue;
     }
     SegmentView::Record record;
     for (std::uint64_t at = 0; at < c.states_at; at = record.next) {
-      if (view_.record(e, c.generation, at, record) != SegmentView::Found::kRecord) break;
+      if (view_.record(e, c.stamp, at, record) != SegmentView::Found::kRecord) break;
       const StatePiece piece{record.key.kind, record.key.round.sequence, record.first_byte, record.payload_bytes};
       if (!is_state(record.key) || !worn.contains(piece)) continue;
       if (!batch_.fits(record.payload_bytes) && !flush_batch().ok()) return;
       const auto out = batch_.add(record.key, record.info, record.first_byte, record.payload_bytes);
-      if (!view_.copy(e, c.generation, record.payload_at, out)) batch_.take_back();  // dropped meanwhile
+      if (!view_.copy(e, c.stamp, record.payload_at, out)) batch_.take_back();  // dropped meanwhile
     }
   }
   (void)flush_batch();

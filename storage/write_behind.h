@@ -29,8 +29,8 @@
 #include <thread>
 #include <vector>
 
-#include "recovery/machine.h"
-#include "recovery/result.h"
+#include "recovery/base/machine.h"
+#include "recovery/base/result.h"
 #include "storage/result_store.h"
 #include "storage/segment.h"
 
@@ -103,7 +103,7 @@ class WriteBehind {
 
   // How far an extent is written: its states, and the rest.
   struct Cursor {
-    std::uint64_t generation = 1;
+    std::uint64_t stamp = 1;
     SegmentClass cls;
     bool sealed = false;
     bool damaged = false;
@@ -114,7 +114,7 @@ class WriteBehind {
   };
   struct Advance {
     std::uint32_t extent;
-    std::uint64_t generation, states_at, rest_at;
+    std::uint64_t stamp, states_at, rest_at;
   };
   struct Ticket {
     bool done = false;

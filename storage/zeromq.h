@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/start_thread.h"
 
 namespace warren {

@@ -12,7 +12,7 @@
 #include <limits>
 #include <vector>
 
-#include "recovery/codec.h"
+#include "recovery/wire/codec.h"
 #include "storage/start_thread.h"
 #include "storage/zeromq.h"
 

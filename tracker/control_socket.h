@@ -24,8 +24,8 @@
 #include <string>
 #include <string_view>
 
-#include "recovery/codec.h"
-#include "recovery/result.h"
+#include "recovery/base/result.h"
+#include "recovery/wire/codec.h"
 #include "storage/secret.h"
 #include "tracker/handshake_watch.h"
 #include "tracker/job_table.h"

@@ -14,6 +14,7 @@ namespace {
 
 const char* name_of(Severity severity) {
   switch (severity) {
+    case Severity::kDebug: return "debug";
     case Severity::kInfo: return "info";
     case Severity::kWarning: return "warning";
     case Severity::kError: return "error";
@@ -47,10 +48,10 @@ std::string json_line(std::int64_t time_ms, std::string_view job, const LogEvent
   line["event"] = event.name;
   line["job"] = nullptr;
   if (!job.empty()) line["job"] = job;
-  for (const char* name : {"rank", "epoch", "version", "sequence"}) line[name] = nullptr;
+  for (const char* name : {"rank", "generation", "version", "sequence"}) line[name] = nullptr;
   line["text"] = event.text;
   for (const auto& [name, value] : event.fields) {
-    const bool standing = name == "rank" || name == "epoch" || name == "version" || name == "sequence";
+    const bool standing = name == "rank" || name == "generation" || name == "version" || name == "sequence";
     // A field never takes the place of what stands in every line.
     if (standing) {
       line[name] = number_or_text(value);
@@ -76,11 +77,26 @@ EventSink glog_sink() {
   return [](std::string_view, const LogEvent& event) {
     const std::string line = event.name + ": " + event.text;
     switch (event.severity) {
+      case Severity::kDebug:
       case Severity::kInfo: LOG(INFO) << line; return;
       case Severity::kWarning: LOG(WARNING) << line; return;
       case Severity::kError: LOG(ERROR) << line; return;
     }
   };
+}
+
+EventSink from_level(Severity least, EventSink sink) {
+  return [least, sink = std::move(sink)](std::string_view job, const LogEvent& event) {
+    if (event.severity >= least) sink(job, event);
+  };
+}
+
+Result<Severity> parse_severity(std::string_view name) {
+  for (const Severity s : {Severity::kDebug, Severity::kInfo, Severity::kWarning, Severity::kError}) {
+    if (name == name_of(s)) return s;
+  }
+  return Status(Code::kInvalidArgument,
+                "'" + std::string(name) + "' is not a log level: give debug, info, warning or error");
 }
 
 }  // namespace warren::tracker

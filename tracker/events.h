@@ -6,7 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "recovery/machine.h"
+#include "recovery/base/machine.h"
+#include "recovery/base/result.h"
 
 namespace warren::tracker {
 
@@ -19,9 +20,15 @@ EventSink glog_sink();
 // For machines: one JSON object a line, flushed, to `out`, which must outlive the sink. See json_line().
 EventSink json_line_sink(std::FILE* out);
 
-// {"time":"2026-11-21T01:02:03.004Z","severity":"info","event":"worker_joined","job":"train","rank":3,"epoch":7,
+// Passes on the events of severity `least` and above.
+[[nodiscard]] EventSink from_level(Severity least, EventSink sink);
+
+// debug, info, warning or error; InvalidArgument for any other name.
+[[nodiscard]] Result<Severity> parse_severity(std::string_view name);
+
+// {"time":"2026-11-21T01:02:03.004Z","severity":"info","event":"worker_joined","job":"train","rank":3,"generation":7,
 //  "version":null,"sequence":null,"text":"…", and the event's further fields as strings}, without the newline.
-// job, rank, epoch, version and sequence are always there, null where unknown. `time_ms`: since 1970, UTC.
+// job, rank, generation, version and sequence are always there, null where unknown. `time_ms`: since 1970, UTC.
 [[nodiscard]] std::string json_line(std::int64_t time_ms, std::string_view job, const LogEvent& event);
 
 }  // namespace warren::tracker

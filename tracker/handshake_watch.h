@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-#include "recovery/machine.h"
+#include "recovery/base/machine.h"
 
 namespace warren::tracker {
 

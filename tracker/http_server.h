@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::tracker {
 

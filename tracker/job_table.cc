@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <variant>
 
-#include "recovery/codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/codec.h"
 #include "tracker/member_state.h"
 #include "tracker/topology.h"
 
@@ -117,9 +117,9 @@ void JobTable::tell_restored(Job& job, TimeMs now) {
   job.world_size = view.world_size;
   job.routes.set_limit(route_limit(job.world_size));
   log(job.name, Severity::kInfo, "job_restored",
-      "job " + job.name + " of " + std::to_string(view.world_size) + " workers was taken up again at epoch " +
-          std::to_string(view.epoch.value) + " (" + to_string(view.state) + ")",
-      {{"epoch", std::to_string(view.epoch.value)}});
+      "job " + job.name + " of " + std::to_string(view.world_size) + " workers was taken up again at generation " +
+          std::to_string(view.generation.value) + " (" + to_string(view.state) + ")",
+      {{"generation", std::to_string(view.generation.value)}});
 }
 
 JobTable::Job& JobTable::add(std::string name, TrackerMachine machine, TimeMs now) {
@@ -305,15 +305,15 @@ bool JobTable::tell_finished(const Sender& from, const wire::Envelope& envelope)
   if (found == finished_lives_.end()) return false;
   wire::Envelope reply = reply_to(envelope.job(), envelope.sender());
   reply.set_term(std::max<std::uint64_t>(1, envelope.term()));  // it obeyed this tracker, and has that term from here
-  reply.mutable_finished()->set_epoch(found->second.value);
+  reply.mutable_finished()->set_generation(found->second.value);
   if (options_.send(from.connection, encode(reply, Side::kTracker)) != SendOutcome::kSent) ++counts_.unsent;
   return true;
 }
 
 void JobTable::remember_finished(const Job& job) {
-  const Epoch epoch = job.machine.view(job.last_message).epoch;
+  const Generation generation = job.machine.view(job.last_message).generation;
   for (const Incarnation life : job.machine.finished_lives()) {
-    if (!finished_lives_.emplace(std::pair(job.name, life), epoch).second) continue;
+    if (!finished_lives_.emplace(std::pair(job.name, life), generation).second) continue;
     finished_order_.emplace_back(job.name, life);
     if (finished_order_.size() <= kMaxForgottenLives) continue;
     finished_lives_.erase(finished_order_.front());
@@ -545,7 +545,7 @@ bool JobTable::sweep(Job& job, TimeMs now) {
     if (now - *job.finished_since >= kFinishedLingerMs) why = "it finished";
   } else if (now - job.last_message >= kFinishedLingerMs) {
     const TrackerMachine::View view = job.machine.view(now);
-    const bool begun = view.epoch.value != 0;
+    const bool begun = view.generation.value != 0;
     const bool anybody = std::ranges::any_of(view.members, [](const auto& m) { return m.alive; });
     if (anybody || (begun && now - job.last_message < kLonelyMs)) return false;
     why = begun ? "nobody has been there for an hour" : "it never began";

@@ -30,8 +30,8 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/tracker_machine.h"
+#include "recovery/base/ids.h"
+#include "recovery/tracker/tracker_machine.h"
 #include "storage/journal.h"
 #include "storage/secret.h"
 #include "tracker/events.h"
@@ -160,8 +160,8 @@ class JobTable {
   std::map<std::string, std::string, std::less<>> worker_keys_;      // derived ones, by job; bounded
   std::set<std::pair<std::string, Incarnation>> forgotten_lives_;    // of jobs, forgotten while they spoke; bounded
   std::deque<std::pair<std::string, Incarnation>> forgotten_order_;  // the oldest first
-  // Lives of finished jobs that have given way, with the epoch that they are told; bounded.
-  std::map<std::pair<std::string, Incarnation>, Epoch> finished_lives_;
+  // Lives of finished jobs that have given way, with the generation that they are told; bounded.
+  std::map<std::pair<std::string, Incarnation>, Generation> finished_lives_;
   std::deque<std::pair<std::string, Incarnation>> finished_order_;    // the oldest first
   std::deque<std::pair<std::string, std::uint64_t>> forgotten_runs_;  // by job, the oldest first
   std::set<std::pair<std::string, Incarnation>> told_left_out_;       // by job: lives repeat their joins; bounded

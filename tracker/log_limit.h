@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "recovery/machine.h"
+#include "recovery/base/machine.h"
 
 namespace warren::tracker {
 

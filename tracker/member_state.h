@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "recovery/tracker_machine.h"
+#include "recovery/tracker/tracker_machine.h"
 
 namespace warren::tracker {
 
@@ -15,9 +15,9 @@ inline constexpr std::array kJobStates = {"gathering", "running", "interrupted",
 [[nodiscard]] const char* state_of(const TrackerMachine::View& view);
 
 enum class MemberState : std::uint8_t {
-  kRunning,    // a rank of the epoch in force, and heard
+  kRunning,    // a rank of the generation in force, and heard
   kStopping,   // a rank that has not answered the interrupt yet
-  kGathering,  // has joined or stopped, and waits for the next epoch
+  kGathering,  // has joined or stopped, and waits for the next generation
   kDraining,   // leaves as soon as no call is under way
   kSilent,     // not heard for longer than usual; lost after the round timeout
   kLost,       // its worker is waited for

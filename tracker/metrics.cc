@@ -47,7 +47,7 @@ struct Metrics::Families {
   Family<Gauge>& jobs = gauges(registry, "warren_jobs", "Jobs that the tracker holds, by state.");
   Family<Gauge>& alive = gauges(registry, "warren_job_members_alive", "Ranks of the job whose workers are heard.");
   Family<Gauge>& world = gauges(registry, "warren_job_world_size", "Ranks of the job.");
-  Family<Gauge>& epoch = gauges(registry, "warren_job_epoch", "Epoch of the job.");
+  Family<Gauge>& generation = gauges(registry, "warren_job_generation", "Generation of the job.");
   Family<Gauge>& timeline = gauges(registry, "warren_job_timeline", "Timeline of the job: raised by each rollback.");
   Family<Gauge>& committed = gauges(registry, "warren_job_committed_version",
                                     "Version that the job would start from: checkpoints that are safe; 0: none is.");
@@ -121,7 +121,7 @@ struct Metrics::JobSeries {
         families(f),
         alive(f.alive.Add({{kJobLabel, job}})),
         world(f.world.Add({{kJobLabel, job}})),
-        epoch(f.epoch.Add({{kJobLabel, job}})),
+        generation(f.generation.Add({{kJobLabel, job}})),
         timeline(f.timeline.Add({{kJobLabel, job}})),
         committed(f.committed.Add({{kJobLabel, job}})),
         unprotected(f.unprotected.Add({{kJobLabel, job}})),
@@ -152,7 +152,7 @@ struct Metrics::JobSeries {
     families.outside.Remove(&outside);
     families.alive.Remove(&alive);
     families.world.Remove(&world);
-    families.epoch.Remove(&epoch);
+    families.generation.Remove(&generation);
     families.timeline.Remove(&timeline);
     families.committed.Remove(&committed);
     families.unprotected.Remove(&unprotected);
@@ -174,7 +174,7 @@ struct Metrics::JobSeries {
 
   const std::uint64_t serial;
   Families& families;
-  Gauge &alive, &world, &epoch, &timeline, &committed, &unprotected, &rounds, &idle, &outside, &spares, &detours,
+  Gauge &alive, &world, &generation, &timeline, &committed, &unprotected, &rounds, &idle, &outside, &spares, &detours,
       &gpu_readers;
   std::array<Gauge*, kBlames> stragglers{};
   std::array<Counter*, kBlames> verdicts{};
@@ -251,7 +251,7 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
     for (const auto& m : v.members) rounds = std::max(rounds, m.rounds_finished);
     series->alive.Set(members_alive(v));
     series->world.Set(v.world_size);
-    series->epoch.Set(static_cast<double>(v.epoch.value));
+    series->generation.Set(static_cast<double>(v.generation.value));
     series->timeline.Set(v.timeline.value);
     series->committed.Set(v.committed ? static_cast<double>(v.committed->value - 1) : 0);
     series->unprotected.Set(v.unprotected.empty() ? 0 : 1);

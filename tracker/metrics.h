@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/journal.h"
 #include "tracker/job_table.h"
 #include "tracker/status.h"

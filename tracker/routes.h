@@ -9,7 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "recovery/ids.h"
+#include "recovery/base/ids.h"
 
 namespace warren::tracker {
 

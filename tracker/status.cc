@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "recovery/frame.h"
-#include "recovery/ids.h"
-#include "recovery/verdict.h"
+#include "recovery/base/ids.h"
+#include "recovery/decide/verdict.h"
+#include "recovery/wire/frame.h"
 #include "tracker/member_state.h"
 
 namespace warren::tracker {
@@ -168,7 +168,7 @@ ordered_json job_json(const JobStatus& job) {
   }
   ordered_json json = {{"job", job.name},
                        {"state", state_of(job.view)},
-                       {"epoch", job.view.epoch.value},
+                       {"generation", job.view.generation.value},
                        {"world_size", job.view.world_size},
                        {"alive", members_alive(job.view)},
                        {"members_by_state", members_by_state_json(job.view)},
@@ -281,8 +281,8 @@ std::string state_html(MemberState state) {
 
 std::string job_html(const JobStatus& job) {
   const TrackerMachine::View& v = job.view;
-  std::string html = "<h2>" + escaped(job.name) + "</h2><p>" + state_of(v) + ", epoch " +
-                     std::to_string(v.epoch.value) + ", " + std::to_string(members_alive(v)) + " of " +
+  std::string html = "<h2>" + escaped(job.name) + "</h2><p>" + state_of(v) + ", generation " +
+                     std::to_string(v.generation.value) + ", " + std::to_string(members_alive(v)) + " of " +
                      std::to_string(v.world_size) + " workers alive, " + std::to_string(v.interrupts) + " interrupts" +
                      (v.spares.empty() ? "" : ", " + std::to_string(v.spares.size()) + " spares wait") +
                      recovery_text(v) + "</p>";

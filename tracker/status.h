@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "recovery/tracker_machine.h"
+#include "recovery/tracker/tracker_machine.h"
 
 namespace warren::tracker {
 

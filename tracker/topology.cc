@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 
 namespace warren::tracker {
 namespace {

@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-#include "recovery/tracker_machine.h"
+#include "recovery/tracker/topology_planner.h"
 
 namespace warren::tracker {
 

@@ -16,7 +16,7 @@
 #include <thread>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "tracker/control_socket.h"
 #include "tracker/http_server.h"
 #include "tracker/job_table.h"

@@ -12,8 +12,8 @@
 #include <memory>
 #include <string>
 
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
 #include "storage/journal.h"
 #include "storage/secret.h"
 #include "tracker/events.h"

@@ -11,7 +11,7 @@
 #include "chaos/process/network.h"
 #include "chaos/process/program.h"
 #include "chaos/process/records.h"
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::chaos::process {
 
@@ -42,7 +42,6 @@ class Cluster {
   [[nodiscard]] Status start_host(std::uint32_t host);
   // Kills launcher and workers, and returns when none is left.
   void kill_host(std::uint32_t host);
-  [[nodiscard]] bool host_runs(std::uint32_t host) const { return launchers_[host] != nullptr; }
   void remove_data(std::uint32_t host) const;
   // The wait status of a launcher that has ended.
   [[nodiscard]] std::optional<int> ended(std::uint32_t host);

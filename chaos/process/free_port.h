@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::chaos::process {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "chaos/process/weather.h"
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::chaos::process {
 

@@ -12,7 +12,7 @@
 #include <ctime>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 
 namespace warren::chaos::process {
 namespace {

@@ -253,13 +253,13 @@ class Run {
   }
   // Nobody is away. (In mode wait, without spares, all are there where no stall is open.)
   [[nodiscard]] bool all_there() const { return returns_.empty() && (!shape_.shrinks() || watch_->all_there()); }
-  // A fault is noticed when the tracker says that the epoch is over. (It writes a line at once.)
+  // A fault is noticed when the tracker says that the generation is over. (It writes a line at once.)
   void look_at_tracker() {
     if (!tracker_log_.is_open()) tracker_log_.open(cluster_->log_file("tracker"));
     tracker_log_.clear();
     for (std::string line; std::getline(tracker_log_, line);) {
       if (shape_.shrinks()) look_at_plan(line);
-      if (line.find("interrupted: epoch ") == std::string::npos || struck_.empty()) continue;
+      if (line.find("interrupted: generation ") == std::string::npos || struck_.empty()) continue;
       Fault& f = struck_.back();
       if (f.noticed_ns == 0) f.noticed_ns = monotonic_ns();
     }
@@ -379,7 +379,7 @@ class Run {
     const bool away = kill && shape_.shrinks() && (watch_->there() >> victim & 1) == 0;
     std::optional<std::size_t> stall;
     if (!away) stall = watch_->fault(at_ns, kill ? std::optional(Watch::Life{victim, life}) : std::nullopt);
-    // Of a drain the epoch has ended by then.
+    // Of a drain the generation has ended by then.
     const bool alone = !second && kind != FaultKind::kDrain;
     struck_.push_back({kind, stall, victim, life, phase, at_ns, alone, text});
   }

@@ -12,7 +12,7 @@
 
 #include "chaos/process/program.h"
 #include "chaos/process/weather.h"
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::chaos::process {
 
@@ -80,7 +80,7 @@ struct ChaosReport {
   // Of them, those of kills after which a spare took the victim's place; and less the spare's replay, from the end of
   // its load to the last result that the victim had had.
   std::vector<double> takeovers_ms, takeovers_without_replay_ms;
-  std::array<std::vector<double>, kFaultNames.size()> noticed_ms;  // until the tracker has ended the epoch
+  std::array<std::vector<double>, kFaultNames.size()> noticed_ms;  // until the tracker has ended the generation
   bool disk_log = false;                                           // hosts had data directories
   bool interrupted = false;
 

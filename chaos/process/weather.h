@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::chaos::process {
 

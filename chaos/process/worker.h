@@ -6,7 +6,7 @@
 #include <string>
 
 #include "chaos/process/program.h"
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::chaos::process {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "recovery/ids.h"
+#include "recovery/base/ids.h"
 
 namespace warren::chaos {
 

@@ -17,9 +17,9 @@
 #include "chaos/sim/sim_worker.h"
 #include "chaos/sim/twin_tracker.h"
 #include "chaos/sim/world.h"
-#include "recovery/check.h"
-#include "recovery/codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/codec.h"
 
 namespace warren::chaos {
 namespace {
@@ -61,9 +61,10 @@ struct Setting {
   bool gpus = false, nccl = false;
   std::size_t together = 0;  // all ranks, on so many hosts; 0: as is drawn
   std::uint32_t spares = 0;
-  bool follows = false;    // these hold the newest checkpoint
-  std::uint32_t late = 0;  // workers that come some time, if the job may begin without them
-  bool survivable = true;  // no more failure domains are lost than there are copies to spare
+  bool follows = false;      // these hold the newest checkpoint
+  bool ends_process = true;  // of workers whose life is over: the program does not hear why
+  std::uint32_t late = 0;    // workers that come some time, if the job may begin without them
+  bool survivable = true;    // no more failure domains are lost than there are copies to spare
 };
 
 std::uint32_t draw_world_size(Random& random) {
@@ -162,6 +163,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.program.repeats = !staged && options.seed % 2 == 0;
   const std::uint64_t some = options.seed % kSparesEvery == kSparesAt ? 1 + options.seed / kSparesEvery % 3 : 0;
   s.spares = options.spares.value_or(staged || s.large ? 0 : static_cast<std::uint32_t>(some));
+  s.ends_process = Random::mix(options.seed ^ 0xe1d) % 4 != 0;
   s.follows = s.spares != 0 && s.job.replicas() > 0 && options.follows.value_or(options.seed / 48 % 2 == 0);
   // Half of those replace whoever is slow, sooner or later.
   const bool replaces = s.spares != 0 && s.job.replicas() > 0 && options.seed / 24 % 2 == 0;
@@ -375,9 +377,9 @@ class Cluster {
   std::map<std::string, std::string> hosts_of_plan_;     // with their domains
   std::map<std::uint32_t, std::string> domain_of_rank_;  // in the last plan that has it
   std::optional<Version> followed_in_;  // the newest version when a rank went where another had gone before
-  std::uint64_t second_faults_ = 0, counted_epoch_ = 0;
+  std::uint64_t second_faults_ = 0, counted_generation_ = 0;
   bool crowded_ = false;              // ranks of a lost host have gone to another, or spares wait to
-  std::uint64_t checked_refill_ = 0;  // in this epoch
+  std::uint64_t checked_refill_ = 0;  // in this generation
   std::uint64_t new_hosts_ = 0;
   std::map<std::string, std::string> taken_;  // machines that are being taken away, with their domains
   std::set<std::string> taken_domains_;       // also those that are gone
@@ -506,6 +508,7 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   o.join_timeout_ms = setting_.join_timeout_ms;
   if (setting_.job.replicas() > 0) o.join.set_fetch_port(static_cast<std::uint32_t>(1024 + life % 60000));
   o.log_bytes = log_bytes();
+  o.ends_process = setting_.ends_process;
   o.launcher_keeps_log = !world_.strikes(Fault::no_launcher);
   if (setting_.disks) {
     auto& disk = disks_[s.host_id];
@@ -575,9 +578,10 @@ FetchNetwork::Reach Cluster::serve(Incarnation server, const wire::FetchRequest&
   if (found == life_of_.end() || !lives_[found->second]->alive()) return FetchNetwork::Reach::kGone;
   SimWorker& life = *lives_[found->second];
   if (life.log() == nullptr) return FetchNetwork::Reach::kGone;
-  const bool early = !request.follows() && life.epoch().value < request.epoch();
+  const bool early = !request.follows() && life.generation().value < request.generation();
   if (early || life.stands_still_until() > world_.now_us()) return FetchNetwork::Reach::kNotYet;
-  if (!request.follows() && request.epoch() < life.epoch().value) return FetchNetwork::Reach::kServed;  // dropped
+  if (!request.follows() && request.generation() < life.generation().value)
+    return FetchNetwork::Reach::kServed;  // dropped
   answer = life.serve(request);
   return FetchNetwork::Reach::kServed;
 }
@@ -767,7 +771,7 @@ void Cluster::lose_disks() {
 }
 
 void Cluster::lose_journal() {
-  if (judge_.plan().epoch() == 0 || judge_.finished()) return;
+  if (judge_.plan().generation() == 0 || judge_.finished()) return;
   wire::Known newest;
   std::set<std::string> domains, told;
   for (const Slot& slot : slots_) {
@@ -779,8 +783,8 @@ void Cluster::lose_journal() {
       wire::Known known;
       if (life.run == 0 || !known.ParseFromString(life.note)) continue;
       told.insert(slot.domain_id);
-      if (known.plan_epoch() > newest.plan_epoch()) {
-        newest.set_plan_epoch(known.plan_epoch());
+      if (known.plan_generation() > newest.plan_generation()) {
+        newest.set_plan_generation(known.plan_generation());
         *newest.mutable_plan() = known.plan();
       }
       if (known.committed_version() > newest.committed_version()) {
@@ -796,14 +800,14 @@ void Cluster::lose_journal() {
   // Otherwise the job begins anew, which this run does not know how to judge; so it does when a spare comes before the
   // worker whose disk knows the job, or one whose disk was left out when it was called.
   const bool spares = shrinks() || std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.spare; });
-  if (spares || domains.size() - told.size() >= setting_.job.replicas() || newest.plan_epoch() == 0) return;
+  if (spares || domains.size() - told.size() >= setting_.job.replicas() || newest.plan_generation() == 0) return;
   if (world_.keeps_transcript()) world_.tell("the journal is lost");
   tracker_.lose_journal();
   control_.forget();
   journal_lost_ = true;
   std::optional<Version> committed;
   if (newest.committed_version() != 0) committed = Version(newest.committed_version());
-  judge_.journal_lost(Epoch(newest.plan_epoch()), Timeline(newest.plan().timeline()), committed,
+  judge_.journal_lost(Generation(newest.plan_generation()), Timeline(newest.plan().timeline()), committed,
                       Timeline(newest.committed_timeline()));
 }
 
@@ -836,8 +840,8 @@ void Cluster::restore_journal() {
   wire::JobRecord record;
   WARREN_CHECK(record.ParseFromString(tracker_.records()[copy]), "the tracker stores records");
   if (world_.keeps_transcript()) {
-    world_.tell("the tracker's disk is an older copy, of epoch " + std::to_string(record.epoch()) + ", version " +
-                std::to_string(record.committed_version()));
+    world_.tell("the tracker's disk is an older copy, of generation " + std::to_string(record.generation()) +
+                ", version " + std::to_string(record.committed_version()));
   }
   tracker_.restore(copy);
   control_.forget();
@@ -854,7 +858,7 @@ void Cluster::tracker_died() {
 // before a member has said that there is a job, and it begins anew (seed 851001281).
 void Cluster::lose_record() {
   const bool spares = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.spare; });
-  if (spares || !tracker_.has_plan() || judge_.plan().epoch() == 0) return;
+  if (spares || !tracker_.has_plan() || judge_.plan().generation() == 0) return;
   world_.count(Fault::tracker_loss);
   if (world_.keeps_transcript()) world_.tell("the tracker's disk is lost");
   tracker_.lose_journal();
@@ -868,14 +872,14 @@ void Cluster::lose_record() {
 std::uint64_t Cluster::newest_plan() const {
   std::uint64_t newest = 0;
   for (const auto& life : lives_) {
-    if (life->can_tell() && life->installed()) newest = std::max(newest, life->epoch().value);
+    if (life->can_tell() && life->installed()) newest = std::max(newest, life->generation().value);
   }
   return newest;
 }
 
 // More than half of the members of that plan; who has not heard of any knows none.
 bool Cluster::members_can_tell() const {
-  const wire::Plan plan = judge_.plan_of(Epoch(newest_plan()));
+  const wire::Plan plan = judge_.plan_of(Generation(newest_plan()));
   const auto tells = [this](const wire::Member& m) {
     const auto found = life_of_.find(Incarnation(m.incarnation()));
     return found != life_of_.end() && lives_[found->second]->can_tell() && lives_[found->second]->installed();
@@ -910,8 +914,8 @@ void Cluster::stored(const std::string& bytes) {
   std::vector<OlderJournal::Life> lives;
   for (const auto& life : lives_) {
     if (!life->alive()) continue;
-    const bool says_so = life->epoch() == life->told_epoch() && tracker_.has_heard(life->self());
-    lives.push_back({life->self(), life->told_epoch(), life->told_commit(), says_so});
+    const bool says_so = life->generation() == life->told_generation() && tracker_.has_heard(life->self());
+    lives.push_back({life->self(), life->told_generation(), life->told_commit(), says_so});
   }
   judge_.stored(bytes, lives);
 }
@@ -930,7 +934,7 @@ void Cluster::rebuilt(const std::string& bytes) {
     const SimWorker& life = *lives_[found->second];
     if (life.can_tell()) told = std::max(told, life.committed().version);
   }
-  if (judge_.rebuilt(record, Epoch(newest_plan()), told, excused)) ++rebuilt_;
+  if (judge_.rebuilt(record, Generation(newest_plan()), told, excused)) ++rebuilt_;
 }
 
 void Cluster::lose_domain(const std::string& domain) {
@@ -955,7 +959,7 @@ std::vector<SimWorker*> Cluster::caught_up() const {
     const auto found = life_of_.find(Incarnation(m.incarnation()));
     if (found == life_of_.end()) return {};
     SimWorker& life = *lives_[found->second];
-    if (!life.alive() || !life.runs() || life.epoch().value != plan.epoch() || life.behind()) return {};
+    if (!life.alive() || !life.runs() || life.generation().value != plan.generation() || life.behind()) return {};
     if (judge_.committed() && !life.has_loaded()) return {};
     members.push_back(&life);
   }
@@ -1058,14 +1062,14 @@ bool Cluster::refilled() const {
 void Cluster::check_refill() {
   const bool followed = followed_in_ && (!judge_.committed() || *judge_.committed() <= *followed_in_);
   if (shrinks() || !setting_.survivable || crowded_ || followed || judge_.loss_excused() || judge_.unprotected() ||
-      checked_refill_ == judge_.plan().epoch())
+      checked_refill_ == judge_.plan().generation())
     return;
   const std::vector<SimWorker*> members = caught_up();
   // Who calls something else logs something else.
   if (members.empty() || std::ranges::any_of(members, &SimWorker::desynced)) return;
-  checked_refill_ = judge_.plan().epoch();
+  checked_refill_ = judge_.plan().generation();
   if (const auto round = short_of_copies(members)) {
-    world_.violated("I4", "all ranks have caught up in epoch " + std::to_string(checked_refill_) + ", and of " +
+    world_.violated("I4", "all ranks have caught up in generation " + std::to_string(checked_refill_) + ", and of " +
                               to_string(*round) + " there are too few copies");
   }
 }
@@ -1197,7 +1201,7 @@ void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, con
   start_later(slot, delay);
 }
 
-// As worker/launch/launcher.cc: what a job has exhausted would be exhausted again. The launcher starts this worker no
+// As launcher/launcher.cc: what a job has exhausted would be exhausted again. The launcher starts this worker no
 // more, and where the worker had a place it ends its other workers too. In every second run each worker has a launcher
 // of its own.
 void Cluster::end_launcher(std::size_t slot, std::size_t life, const Status& why) {
@@ -1293,9 +1297,9 @@ void Cluster::check_claim(const wire::Envelope& e) {
   if (e.has_stopped() && life.installed() && !life.data_path_stopped()) {
     world_.violated("I6", life.describe() + " has said that it stopped, and its data path runs");
   }
-  if (e.has_log_gap()) judge_.gap_told(Epoch(e.log_gap().epoch()), e.log_gap().renumbers());
+  if (e.has_log_gap()) judge_.gap_told(Generation(e.log_gap().generation()), e.log_gap().renumbers());
   // One that is delivered again was true once.
-  if (e.has_report() && Epoch(e.report().epoch()) > life.epoch()) {
+  if (e.has_report() && Generation(e.report().generation()) > life.generation()) {
     for (const wire::Position& p : e.report().positions()) {
       const auto done = life.engine().rounds_done(GroupId(p.group()), Version(p.version()));
       const bool true_to_life = done && *done >= p.rounds();
@@ -1308,8 +1312,9 @@ void Cluster::check_claim(const wire::Envelope& e) {
   if (e.has_leave() && e.leave().finalize() && !life.program_done()) {
     world_.violated("I6", life.describe() + " counts as finalized, and its program runs");
   }
-  if (e.has_heartbeat() && !life.was_member_of(Epoch(e.heartbeat().epoch()))) {
-    world_.violated("I6", life.describe() + " counts as heard in epoch " + std::to_string(e.heartbeat().epoch()));
+  if (e.has_heartbeat() && !life.was_member_of(Generation(e.heartbeat().generation()))) {
+    world_.violated("I6",
+                    life.describe() + " counts as heard in generation " + std::to_string(e.heartbeat().generation()));
   }
   if (e.has_heartbeat() && e.heartbeat().rounds_finished() > life.rounds_finished()) {
     world_.violated("I6", life.describe() + " counts as further than it is");
@@ -1628,8 +1633,8 @@ SimOutcome Cluster::run() {
                   "a checkpoint is lost, and " + std::to_string(most_us / 1'000'000) + " s later " + unfinished());
       break;
     }
-    if (judge_.plan().epoch() != counted_epoch_ && setting_.job.replicas() > 0) {
-      counted_epoch_ = judge_.plan().epoch();
+    if (judge_.plan().generation() != counted_generation_ && setting_.job.replicas() > 0) {
+      counted_generation_ = judge_.plan().generation();
       least_copies_ = std::min(least_copies_, least_copies());
       leave_hosts();
       judge_.check_kept();
@@ -1688,7 +1693,7 @@ SimOutcome Cluster::run() {
     out.sent_on += life->inputs_sent_on();
     out.copied += life->inputs_copied();
     out.handed_on += life->finals_handed_on();
-    out.gpus_failed += life->gpu_failed();
+    out.gpus_failed += life->ended_by_itself();
   }
   out.replaced = judge_.replaced();
   out.shrunk = judge_.shrunk();

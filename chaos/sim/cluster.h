@@ -18,7 +18,7 @@
 #include "chaos/sim/kill_point.h"
 #include "chaos/sim/mutant.h"
 #include "chaos/sim/straggler.h"
-#include "recovery/frame.h"
+#include "recovery/wire/frame.h"
 
 namespace warren::chaos {
 
@@ -113,7 +113,7 @@ struct SimOutcome {
   std::uint64_t digest = 0;
   FaultCounts faults{};
   bool under_faults = false;
-  std::uint64_t rounds = 0, events = 0, epochs = 0, lives = 0;
+  std::uint64_t rounds = 0, events = 0, generations = 0, lives = 0;
   std::uint64_t most_events_waiting = 0;  // at once
   std::uint64_t commits = 0, rollbacks = 0, second_faults = 0;
   std::uint64_t most_pending = 0;    // versions that one life had taken and nobody had committed

@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "recovery/codec.h"
+#include "recovery/wire/codec.h"
 
 namespace warren::chaos {
 namespace {
 // Whether it is a plan in which its receiver's life is new, of a job that has had one before.
 bool is_first_plan(const std::string& bytes) {
   wire::Envelope e;
-  if (!e.ParseFromString(bytes) || !e.has_plan() || e.plan().epoch() < 2) return false;
+  if (!e.ParseFromString(bytes) || !e.has_plan() || e.plan().generation() < 2) return false;
   return std::ranges::any_of(e.plan().members(), [&](const wire::Member& m) {
-    return m.incarnation() == e.receiver() && m.since() == e.plan().epoch();
+    return m.incarnation() == e.receiver() && m.since() == e.plan().generation();
   });
 }
 }  // namespace
@@ -40,10 +40,10 @@ void ControlNetwork::send(std::size_t life, const std::string& bytes, bool up) {
     }
     Micros& last = c.last_us[up];
     last = std::max(last + 1, world_.now_us() + delay);
-    world_.at(last, [this, generation = c.generation, message = Message{life, bytes, up}] {
+    world_.at(last, [this, use = c.use, message = Message{life, bytes, up}] {
       Connection& now = connections_[message.life];
       --now.in_flight;
-      if (generation == now.generation) deliver(message);
+      if (use == now.use) deliver(message);
     });
   }
 }
@@ -65,13 +65,13 @@ void ControlNetwork::deliver(const Message& message) {
 
 void ControlNetwork::drop_connection(std::size_t life) {
   Connection& c = connections_[life];
-  ++c.generation;
+  ++c.use;
   c.broken_until_us = world_.now_us() + world_.random.between(1000, 700 * round_timeout_ms_);
   ends_.trouble(life, "the connection was closed");
 }
 
 void ControlNetwork::drop_all() {
-  for (Connection& c : connections_) ++c.generation;
+  for (Connection& c : connections_) ++c.use;
 }
 
 void ControlNetwork::replay() {

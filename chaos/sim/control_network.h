@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "chaos/sim/world.h"
-#include "recovery/ids.h"
+#include "recovery/base/ids.h"
 
 namespace warren::chaos {
 
@@ -43,7 +43,7 @@ class ControlNetwork {
   };
   struct Connection {
     Micros last_us[2] = {0, 0};  // arrivals: down, up
-    std::uint64_t generation = 0;
+    std::uint64_t use = 0;
     Micros broken_until_us = 0;
     std::size_t in_flight = 0;
   };

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "recovery/fetch_codec.h"
+#include "recovery/wire/fetch_codec.h"
 
 namespace warren::chaos {
 

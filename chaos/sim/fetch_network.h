@@ -11,7 +11,7 @@
 #include <tuple>
 
 #include "chaos/sim/world.h"
-#include "recovery/ids.h"
+#include "recovery/base/ids.h"
 #include "worker/replay/replayer.h"
 
 namespace warren::chaos {

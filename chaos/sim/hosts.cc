@@ -19,10 +19,10 @@ void Hosts::mapped(Incarnation segment, Incarnation by) {
   }
 }
 
-void Hosts::called(Incarnation life, Epoch epoch) {
+void Hosts::called(Incarnation life, Generation generation) {
   for (auto& [host, segments] : hosts_) {
     const auto found = std::ranges::find(segments, life, &Segment::life);
-    if (found != segments.end()) found->called = epoch;
+    if (found != segments.end()) found->called = generation;
   }
 }
 

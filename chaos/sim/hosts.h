@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "chaos/sim/world.h"
-#include "recovery/ids.h"
+#include "recovery/base/ids.h"
 #include "storage/host_log.h"
 
 namespace warren::chaos {
@@ -21,7 +21,7 @@ class Hosts {
   // A life of the host has mapped another's segment.
   void mapped(Incarnation segment, Incarnation by);
   // A life was called as a spare, and has offered its segment to the launcher since.
-  void called(Incarnation life, Epoch epoch);
+  void called(Incarnation life, Generation generation);
   // A life of the host, and its launcher, hold a dead life's segment open no longer.
   void forgotten(Incarnation segment, Incarnation by);
   // The process has gone: segments that nobody holds open any more are lost. True: one was.
@@ -34,7 +34,7 @@ class Hosts {
     std::shared_ptr<SegmentMemory> memory;
     bool kept = false, running = true;
     std::vector<Incarnation> holders;  // living others that have mapped it
-    Epoch called{};
+    Generation called{};
   };
   // Whether a launcher holds the segment of this life, and did when `later`, of the same host, began.
   [[nodiscard]] bool keeps(Incarnation life, Incarnation later) const;

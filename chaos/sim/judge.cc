@@ -5,11 +5,11 @@
 #include <iterator>
 #include <utility>
 
-#include "recovery/codec.h"
-#include "recovery/limits.h"
-#include "recovery/plan_changes.h"
-#include "recovery/verdict.h"
-#include "worker/call.h"
+#include "recovery/base/limits.h"
+#include "recovery/decide/verdict.h"
+#include "recovery/wire/codec.h"
+#include "recovery/wire/plan_changes.h"
+#include "worker/rounds/call.h"
 
 namespace warren::chaos {
 namespace {
@@ -135,36 +135,38 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
   const wire::JobRecord& record = read(durable);
   if (record.has_interrupt() && !record.interrupt().resume()) rolled_back_ = true;
   look_at_end(record);
-  if (e.has_interrupt() && e.interrupt().epoch() > plan_.epoch() && !interrupted_at_us_) {
+  if (e.has_interrupt() && e.interrupt().generation() > plan_.generation() && !interrupted_at_us_) {
     interrupted_at_us_ = world_.now_us();
   }
   // A tracker may have died after it had stored a plan and before it announced it; what was stored is in force.
-  if (record.plan().epoch() > plan_.epoch()) made(record.plan());
+  if (record.plan().generation() > plan_.generation()) made(record.plan());
   if (e.has_plan()) {
-    const std::string epoch = std::to_string(e.plan().epoch());
+    const std::string generation = std::to_string(e.plan().generation());
     wire::Plan plan = e.plan();
-    if (plan.base_epoch() != 0) {
+    if (plan.base_generation() != 0) {
       wire::Plan base;
-      const auto known = plans_.find(plan.base_epoch());
+      const auto known = plans_.find(plan.base_generation());
       if (known == plans_.end() || !base.ParseFromString(known->second)) {
-        return world_.violated("I6", "the plan of epoch " + epoch + " was told by changes to one that nobody has");
+        return world_.violated("I6",
+                               "the plan of generation " + generation + " was told by changes to one that nobody has");
       }
       auto whole = with_changes(base, plan);
       if (!whole.ok()) return world_.violated("I6", whole.status().describe());
       plan = std::move(whole).value();
     }
     const std::string bytes = plan.SerializeAsString();
-    if (record.epoch() < plan.epoch() || record.plan().SerializeAsString() != bytes) {
-      return world_.violated("I6", "the plan of epoch " + epoch + " was announced before it was durable");
+    if (record.generation() < plan.generation() || record.plan().SerializeAsString() != bytes) {
+      return world_.violated("I6", "the plan of generation " + generation + " was announced before it was durable");
     }
-    const auto [known, fresh] = plans_.try_emplace(plan.epoch(), bytes);
-    if (!fresh && known->second != bytes) return world_.violated("I6", "epoch " + epoch + " names two plans");
-    if (fresh && plan.epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
+    const auto [known, fresh] = plans_.try_emplace(plan.generation(), bytes);
+    if (!fresh && known->second != bytes) return world_.violated("I6", "generation " + generation + " names two plans");
+    if (fresh && plan.generation() < newest_generation_)
+      return world_.violated("I6", "generations fell to " + generation);
     if (fresh) {
-      if (plan.epoch() > plan_.epoch()) made(plan);
+      if (plan.generation() > plan_.generation()) made(plan);
       sign();
     }
-    newest_epoch_ = std::max(newest_epoch_, plan.epoch());
+    newest_generation_ = std::max(newest_generation_, plan.generation());
   } else if (e.has_committed()) {
     const wire::Committed& c = e.committed();
     if (!record.committed() || record.committed_version() < c.version()) {
@@ -180,17 +182,17 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
                                        std::to_string(record.committed_version()) + " is durable");
     }
   } else if (e.has_interrupt()) {
-    if (record.epoch() < e.interrupt().epoch()) {
-      return world_.violated("I6",
-                             "epoch " + std::to_string(e.interrupt().epoch()) + " was announced before it was durable");
+    if (record.generation() < e.interrupt().generation()) {
+      return world_.violated(
+          "I6", "generation " + std::to_string(e.interrupt().generation()) + " was announced before it was durable");
     }
-    if (e.interrupt().epoch() > newest_epoch_ && !e.interrupt().resume() && plan_.settings().replicas() > 0) {
+    if (e.interrupt().generation() > newest_generation_ && !e.interrupt().resume() && plan_.settings().replicas() > 0) {
       ++rollbacks_;
       if (!rollback_excused_ && !unprotected()) {
         return world_.violated("I4", "a rollback that nothing explains: " + e.interrupt().reason());
       }
     }
-    newest_epoch_ = std::max(newest_epoch_, e.interrupt().epoch());
+    newest_generation_ = std::max(newest_generation_, e.interrupt().generation());
   } else if (e.has_finished()) {
     if (!record.finished() && !forgotten_)
       return world_.violated("I6", "the end of the job was announced before it was durable");
@@ -202,37 +204,38 @@ void Judge::tracker_started(const std::string* durable) {
   if (lost_for_good_) return;
   const wire::JobRecord& record = read(durable);
   if (record.finished()) finished_ = true;  // it died before it could say so
-  if (record.epoch() < newest_epoch_ && !(durable == nullptr && journal_lost_) && !older_journal_.lacks_plans()) {
-    world_.violated("I6", "epoch " + std::to_string(newest_epoch_) +
+  if (record.generation() < newest_generation_ && !(durable == nullptr && journal_lost_) &&
+      !older_journal_.lacks_plans()) {
+    world_.violated("I6", "generation " + std::to_string(newest_generation_) +
                               " was announced, and the restarted tracker's journal knows " +
-                              std::to_string(record.epoch()));
+                              std::to_string(record.generation()));
   }
 }
 
-void Judge::forget_after(Epoch epoch, Timeline timeline) {
-  std::erase_if(plans_, [&](const auto& plan) { return plan.first > epoch.value; });
+void Judge::forget_after(Generation generation, Timeline timeline) {
+  std::erase_if(plans_, [&](const auto& plan) { return plan.first > generation.value; });
   std::erase_if(oracles_, [&](const auto& o) { return o.first > timeline; });
   std::erase_if(golden_, [&](const auto& g) { return std::get<0>(g.first) > timeline; });
   std::erase_if(kept_, [&](const auto& k) { return k.first.first > timeline; });
   std::erase_if(absent_, [&](const auto& a) { return a.first > timeline; });
   std::erase_if(ring_orders_, [&](const auto& o) { return o.first > timeline; });
   std::erase_if(ring_orders_used_, [&](const auto& o) { return o.first.first > timeline; });
-  std::erase_if(over_, [&](const auto& o) { return o.second > epoch; });
+  std::erase_if(over_, [&](const auto& o) { return o.second > generation; });
   for (auto& [life, last] : life_timelines_) last = std::min(last, timeline);
-  newest_epoch_ = std::min(newest_epoch_, epoch.value);
+  newest_generation_ = std::min(newest_generation_, generation.value);
   newest_timeline_ = std::min(newest_timeline_, timeline);
   all_new_ = std::min(all_new_, timeline);
   came_from_.reset();
   if (fallback_) fallback_->lost = std::min(fallback_->lost, newest_timeline_);
 }
 
-void Judge::journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> committed,
+void Judge::journal_lost(Generation generation, Timeline timeline, std::optional<Version> committed,
                          Timeline committed_timeline) {
-  forget_after(epoch, timeline);
+  forget_after(generation, timeline);
   journal_lost_ = true;
   committed_ = committed;
   committed_timeline_ = committed_timeline;
-  plan_ = plan_of(epoch);
+  plan_ = plan_of(generation);
 }
 
 void Judge::take_up(const wire::Plan& plan) {
@@ -252,12 +255,12 @@ void Judge::stored(const std::string& bytes, const std::vector<OlderJournal::Lif
     for (auto p = plans_.upper_bound(left->heard.value); p != plans_.end(); ++p) unheard_plans_.insert(p->second);
     forget_after(left->heard, newest_timeline_);
     completed_.clear();
-    const bool newer = !plans_.empty() && plans_.rbegin()->first > left->plan.epoch();
-    take_up(newer ? plan_of(Epoch(plans_.rbegin()->first)) : left->plan);
+    const bool newer = !plans_.empty() && plans_.rbegin()->first > left->plan.generation();
+    take_up(newer ? plan_of(Generation(plans_.rbegin()->first)) : left->plan);
   }
   // A life that had stood still has told it after all, and the tracker goes by it again.
   std::string plan = record.plan().SerializeAsString();
-  if (unheard_plans_.erase(plan) != 0) plans_.try_emplace(record.plan().epoch(), std::move(plan));
+  if (unheard_plans_.erase(plan) != 0) plans_.try_emplace(record.plan().generation(), std::move(plan));
   if (older_journal_.forgets(committed_, record, plan_, lives)) {
     excuse_loss();  // who was told of it may have dropped what came before
     committed_ = record.committed() ? std::optional(Version(record.committed_version())) : std::nullopt;
@@ -265,32 +268,33 @@ void Judge::stored(const std::string& bytes, const std::vector<OlderJournal::Lif
   }
 }
 
-bool Judge::rebuilt(const wire::JobRecord& record, Epoch newest, Version committed, bool excused) {
+bool Judge::rebuilt(const wire::JobRecord& record, Generation newest, Version committed, bool excused) {
   const wire::Plan& plan = record.plan();
-  const std::string epoch = std::to_string(plan.epoch());
-  const auto announced = plans_.find(plan.epoch());
+  const std::string generation = std::to_string(plan.generation());
+  const auto announced = plans_.find(plan.generation());
   const bool verbatim = announced != plans_.end() && announced->second == plan.SerializeAsString();
   if (!verbatim || (record.committed() ? Version(record.committed_version()) : Version()) < committed) {
     const std::string what = verbatim ? "version " + std::to_string(record.committed_version()) + " for committed"
-                                      : "epoch " + epoch + ", which is not what its members know";
+                                      : "generation " + generation + ", which is not what its members know";
     if (!excused) {
       world_.violated("I6", "a tracker whose journal was lost takes " + what + ", and members know of version " +
-                                std::to_string(committed.value) + " and epoch " + std::to_string(newest.value));
+                                std::to_string(committed.value) + " and generation " + std::to_string(newest.value));
     }
     lost_for_good_ = true;
     return false;
   }
-  // A plan that only some have in force counts where the others have heard of its epoch.
-  const std::uint64_t known = std::max(plan.epoch(), newest.value);
-  forget_after(Epoch(known), Timeline(std::max(plan.timeline(), plan_of(newest).timeline())));
+  // A plan that only some have in force counts where the others have heard of its generation.
+  const std::uint64_t known = std::max(plan.generation(), newest.value);
+  forget_after(Generation(known), Timeline(std::max(plan.timeline(), plan_of(newest).timeline())));
   take_up(plan);
   older_journal_.rebuilt();
   return true;
 }
 
-wire::Plan Judge::plan_of(Epoch epoch) const {
+wire::Plan Judge::plan_of(Generation generation) const {
   wire::Plan plan;
-  if (const auto known = plans_.find(epoch.value); known != plans_.end()) (void)plan.ParseFromString(known->second);
+  if (const auto known = plans_.find(generation.value); known != plans_.end())
+    (void)plan.ParseFromString(known->second);
   return plan;
 }
 
@@ -302,39 +306,41 @@ void Judge::job_forgotten() {
   committed_.reset();
   newest_timeline_ = Timeline();
   life_timelines_.clear();
-  newest_epoch_ = 0;
+  newest_generation_ = 0;
   older_journal_.forget();
   unheard_plans_.clear();
 }
 
 void Judge::installed(const wire::Plan& plan, Incarnation life, const std::string& worker_id) {
-  const std::string epoch = std::to_string(plan.epoch());
-  const auto known = plans_.find(plan.epoch());
+  const std::string generation = std::to_string(plan.generation());
+  const auto known = plans_.find(plan.generation());
   // A plan that was on its way when the job ended and was forgotten.
   if (known == plans_.end() && forgotten_) return sign();
   // By a life that has stood still all that time, and goes when it hears of the other plan.
   if (unheard_plans_.contains(plan.SerializeAsString())) return given_up(life);
   if (known == plans_.end() || known->second != plan.SerializeAsString()) {
-    return world_.violated(
-        "I6", "worker " + worker_id + " installed a plan of epoch " + epoch + " that is not the one announced");
+    return world_.violated("I6", "worker " + worker_id + " installed a plan of generation " + generation +
+                                     " that is not the one announced");
   }
   const bool member = std::any_of(plan.members().begin(), plan.members().end(), [&](const wire::Member& m) {
     return m.incarnation() == life.value && m.worker_id() == worker_id && !m.absent();
   });
-  if (!member) world_.violated("I6", "worker " + worker_id + " installed epoch " + epoch + ", in which it has no part");
+  if (!member)
+    world_.violated("I6", "worker " + worker_id + " installed generation " + generation + ", in which it has no part");
   sign();
 }
 
 void Judge::serves(const wire::Plan& plan, Incarnation life) {
-  const std::string epoch = std::to_string(plan.epoch());
-  const auto known = plans_.find(plan.epoch());
+  const std::string generation = std::to_string(plan.generation());
+  const auto known = plans_.find(plan.generation());
   if (known == plans_.end() && forgotten_) return;
   if (known == plans_.end() || known->second != plan.SerializeAsString()) {
-    return world_.violated("I6", "a life serves a plan of epoch " + epoch + " that is not the one announced");
+    return world_.violated("I6", "a life serves a plan of generation " + generation + " that is not the one announced");
   }
   const auto is = [&](const wire::Member& m) { return m.incarnation() == life.value; };
   if (!std::ranges::any_of(plan.servers(), is) || std::ranges::any_of(plan.members(), is)) {
-    world_.violated("I6", "a life that has left serves epoch " + epoch + ", in which it has no part, or a rank");
+    world_.violated("I6",
+                    "a life that has left serves generation " + generation + ", in which it has no part, or a rank");
   }
 }
 
@@ -344,8 +350,8 @@ void Judge::made(const wire::Plan& plan) {
     const auto ranked = is_vacant(m) ? ranks_.end() : ranks_.find(m.worker_id());
     if (ranked != ranks_.end() && ranked->second != m.rank()) {
       return world_.violated("I6", "worker " + m.worker_id() + " had rank " + std::to_string(ranked->second) +
-                                       " and has rank " + std::to_string(m.rank()) + " in epoch " +
-                                       std::to_string(plan.epoch()));
+                                       " and has rank " + std::to_string(m.rank()) + " in generation " +
+                                       std::to_string(plan.generation()));
     }
     if (m.absent()) continue;
     const auto known = life_timelines_.find(m.incarnation());
@@ -355,8 +361,8 @@ void Judge::made(const wire::Plan& plan) {
     const bool forgotten = (journal_lost_ || was_older) && m.fresh();
     if (m.fresh() != (known == life_timelines_.end()) && !forgotten) {
       return world_.violated("I6", "a life of worker " + m.worker_id() + " is " +
-                                       (m.fresh() ? "new a second time" : "old and was in no plan") + " in epoch " +
-                                       std::to_string(plan.epoch()));
+                                       (m.fresh() ? "new a second time" : "old and was in no plan") +
+                                       " in generation " + std::to_string(plan.generation()));
     }
     // With another set of ranks.
     const bool may_rise = shrinks() && known != life_timelines_.end() && known->second < Timeline(plan.timeline());
@@ -365,7 +371,7 @@ void Judge::made(const wire::Plan& plan) {
     }
     if (over_.contains(Incarnation(m.incarnation()))) {
       return world_.violated("I6", "the job has gone on without a life of worker " + m.worker_id() +
-                                       ", which is in epoch " + std::to_string(plan.epoch()));
+                                       ", which is in generation " + std::to_string(plan.generation()));
     }
     life_timelines_[m.incarnation()] = Timeline(plan.timeline());
   }
@@ -381,9 +387,9 @@ void Judge::made(const wire::Plan& plan) {
   const bool other_set = absent_of(plan) != absent_of(before);
   if (Timeline(plan.timeline()) > newest_timeline_ && before.settings().replicas() > 0 && !survived && !other_set &&
       !rolled_back_ && !rollback_excused_ && !undoes && !journal_lost_ && !without_frontier_ &&
-      gap_in_ != Epoch(before.epoch()) && remembered(before)) {
-    return world_.violated("I4", "no life has survived, and what its launchers have kept is not used in epoch " +
-                                     std::to_string(plan.epoch()));
+      gap_in_ != Generation(before.generation()) && remembered(before)) {
+    return world_.violated("I4", "no life has survived, and what its launchers have kept is not used in generation " +
+                                     std::to_string(plan.generation()));
   }
   if (Timeline(plan.timeline()) > newest_timeline_) {
     came_from_.reset();
@@ -456,7 +462,7 @@ void Judge::check_completed(const wire::Plan& before, const wire::Plan& plan) {
     return completed_.clear();
   }
   const bool excused = loss_excused_ || rollback_excused_ || rolled_back_ || journal_lost_ ||
-                       gap_in_ == Epoch(before.epoch()) || unprotected();
+                       gap_in_ == Generation(before.generation()) || unprotected();
   std::erase_if(completed_, [&](const auto& c) {
     return c.first.second != kPreamble && plan.committed() && c.first.second < Version(plan.committed_version());
   });
@@ -478,7 +484,7 @@ void Judge::check_completed(const wire::Plan& before, const wire::Plan& plan) {
     if (bytes && !final.covers(0, *bytes)) {
       return world_.violated("I4", to_string(round) +
                                        " has been completed and all of it is there, and it is computed " +
-                                       "again in epoch " + std::to_string(plan.epoch()));
+                                       "again in generation " + std::to_string(plan.generation()));
     }
     // The plan after this one has to call all of it final as well.
     if (bytes) continue;
@@ -563,7 +569,7 @@ void Judge::begin_timeline(const wire::Plan& plan) {
 // Who is in a plan, and since when.
 void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
   const std::set<Rank> absent = absent_of(plan), absent_before = absent_of(before);
-  const std::string in_epoch = " in epoch " + std::to_string(plan.epoch());
+  const std::string in_generation = " in generation " + std::to_string(plan.generation());
   const auto known = absent_.find(Timeline(plan.timeline()));
   if (known != absent_.end() && known->second != absent) {
     return world_.violated("I2", "the contributors change within timeline " + std::to_string(plan.timeline()));
@@ -573,7 +579,7 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
   if (absent.size() + std::max<std::size_t>(job_.min_workers(), 1) > static_cast<std::size_t>(plan.members_size()) ||
       (!shrinks() && !absent.empty())) {
     return world_.violated("Shrink", std::to_string(absent.size()) + " of " + std::to_string(plan.members_size()) +
-                                         " ranks are absent" + in_epoch);
+                                         " ranks are absent" + in_generation);
   }
   // Times of the tracker are whole milliseconds, and those at which it writes what its disk refuses at first are not.
   const Micros grace_us = static_cast<Micros>(job_.grace_ms()) * 1000 - 1000;
@@ -584,10 +590,10 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
     const bool first = before.members().empty();
     if (is_vacant(m)) {
       if (job_.elastic_start() && (first || is_vacant(before.members(static_cast<int>(m.rank()))))) continue;
-      return world_.violated("Shrink",
-                             "nobody is said to have had the place of rank " + std::to_string(m.rank()) + in_epoch);
+      return world_.violated(
+          "Shrink", "nobody is said to have had the place of rank " + std::to_string(m.rank()) + in_generation);
     }
-    over_.try_emplace(Incarnation(m.incarnation()), Epoch(plan.epoch()));
+    over_.try_emplace(Incarnation(m.incarnation()), Generation(plan.generation()));
     if (absent_before.contains(Rank(static_cast<std::int32_t>(m.rank())))) continue;
     shrunk = true;
     const std::string who = "rank " + std::to_string(m.rank());
@@ -600,7 +606,7 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
       std::string why = who + " is absent ";
       why.append(std::to_string(world_.now_us() - *interrupted_at_us_))
           .append(" us after the interrupt")
-          .append(in_epoch);
+          .append(in_generation);
       return world_.violated("Shrink", why);
     }
   }
@@ -620,7 +626,7 @@ void Judge::check_absences(const wire::Plan& plan) const {
   for (const Timeline t : named) {
     const auto known = absent_.find(t);
     if (known == absent_.end() || known->second == said[t]) continue;
-    return world_.violated("I2", "the plan of epoch " + std::to_string(plan.epoch()) +
+    return world_.violated("I2", "the plan of generation " + std::to_string(plan.generation()) +
                                      " names other contributors of timeline " + std::to_string(t.value) +
                                      " than its rounds have");
   }

@@ -19,8 +19,8 @@
 #include "chaos/sim/oracle.h"
 #include "chaos/sim/program.h"
 #include "chaos/sim/world.h"
-#include "recovery/given_up.h"
-#include "recovery/messages.pb.h"
+#include "recovery/decide/given_up.h"
+#include "recovery/wire/messages.pb.h"
 
 namespace warren::chaos {
 
@@ -37,11 +37,12 @@ class Judge {
   void tracker_started(const std::string* durable);
   // All processes have gone, and the journal too. The newest that the disks know: plans after it were seen by nobody
   // who left anything.
-  void journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> committed, Timeline committed_timeline);
+  void journal_lost(Generation generation, Timeline timeline, std::optional<Version> committed,
+                    Timeline committed_timeline);
   // The journal has gone, and members live.
   void journal_lost() { journal_lost_ = true; }
   // An older copy is in the journal's place.
-  void journal_restored() { older_journal_.restored(Epoch(plan_.epoch())); }
+  void journal_restored() { older_journal_.restored(Generation(plan_.generation())); }
   // A record is in the journal, before anything of it is announced; with what those who live know.
   void stored(const std::string& record, const std::vector<OlderJournal::Life>& lives);
   // What somebody may have been told, and may tell.
@@ -51,9 +52,9 @@ class Judge {
   // The tracker has made it up again. `newest`: the newest plan that a living life has in force; `committed`: the
   // newest version that members who live were told of. `excused`: too few of them could tell what they know, and
   // anything may have come of that. False: the job begins anew, and that is the end of the run.
-  bool rebuilt(const wire::JobRecord& record, Epoch newest, Version committed, bool excused);
+  bool rebuilt(const wire::JobRecord& record, Generation newest, Version committed, bool excused);
   // As it was announced; empty: there is none.
-  [[nodiscard]] wire::Plan plan_of(Epoch epoch) const;
+  [[nodiscard]] wire::Plan plan_of(Generation generation) const;
   // All processes have gone, and all disks of workers. The next timeline begins from the newest checkpoint that the
   // mirror has; `must`: nothing else may come of it.
   void disks_lost(const std::optional<wire::Held>& mirrored, bool must);
@@ -101,8 +102,8 @@ class Judge {
   // A life has told the tracker that the log lacks what its plan says it holds: who had seen it is gone. Should the
   // others end as well before the next plan, nobody knows what else is lacking, and the timeline rises.
   // `renumbers`: all records of a round are gone, and a new process asks in vain which it was (decision 0010).
-  void gap_told(Epoch epoch, bool renumbers) {
-    gap_in_ = epoch;
+  void gap_told(Generation generation, bool renumbers) {
+    gap_in_ = generation;
     rollback_excused_ = rollback_excused_ || renumbers;
   }
   void excuse_loss() { rollback_excused_ = loss_excused_ = true; }
@@ -176,7 +177,7 @@ class Judge {
   void rewired(Rank a, Rank b);
   void fall_back(const wire::Plan& plan);
   // What came after them was seen by nobody who left anything.
-  void forget_after(Epoch epoch, Timeline timeline);
+  void forget_after(Generation generation, Timeline timeline);
   void begin_timeline(const wire::Plan& plan);
   [[nodiscard]] bool remembered(const wire::Plan& plan) const;
   void check_completed(const wire::Plan& before, const wire::Plan& plan);
@@ -206,11 +207,11 @@ class Judge {
   const bool salted_;
   std::string record_bytes_;                    // what was read last
   wire::JobRecord record_;                      // and what it says
-  std::map<std::uint64_t, std::string> plans_;  // by epoch, as announced
+  std::map<std::uint64_t, std::string> plans_;  // by generation, as announced
   std::map<std::string, std::uint32_t> ranks_;  // by worker id, of the newest plan
   std::map<std::uint64_t, Timeline> life_timelines_;
   std::set<Timeline> setups_made_again_;  // from here on: the log had lost those that a checkpoint builds on
-  std::uint64_t newest_epoch_ = 0;        // ever announced
+  std::uint64_t newest_generation_ = 0;   // ever announced
   std::uint64_t rounds_ = 0;
   bool finished_ = false;
   bool forgotten_ = false;  // on purpose, after the end
@@ -247,7 +248,7 @@ class Judge {
   std::optional<Fallback> fallback_;
   bool mirror_serves_ = false;  // what is committed is in the mirror
   std::uint64_t from_mirror_ = 0;
-  Epoch gap_in_;
+  Generation gap_in_;
   bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false, load_failed_ = false;
   std::uint64_t most_pending_ = 0;
   std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0, spills_ = 0, met_ = 0, unmet_ = 0;
@@ -267,7 +268,7 @@ class Judge {
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
   Incarnation told_to_leave_;                                  // the newest life that was, because it is slow
   std::map<Timeline, std::set<Rank>> absent_;                  // without whose inputs a timeline's rounds are computed
-  std::map<Incarnation, Epoch> over_;                          // lives that the job goes on without, since when
+  std::map<Incarnation, Generation> over_;                     // lives that the job goes on without, since when
   std::optional<Micros> interrupted_at_us_;                    // when the newest plan's end was first announced
   std::optional<Timeline> came_from_;  // lives came from it to the newest timeline: to be checked
   Timeline all_new_;                   // the newest timeline that no life came to from an older one

@@ -5,14 +5,14 @@
 
 namespace warren::chaos {
 
-void OlderJournal::restored(Epoch newest) {
+void OlderJournal::restored(Generation newest) {
   newest_ = newest;
   message_faults_ = world_.message_faults();
   lacks_commit_ = true;
 }
 
 std::optional<OlderJournal::Left> OlderJournal::stored(const wire::JobRecord& record, const std::vector<Life>& lives) {
-  const Epoch epoch(record.plan().epoch());
+  const Generation generation(record.plan().generation());
   // Otherwise it was there before, or is learned.
   const bool made = plans_.insert(record.plan().SerializeAsString()).second;
   if (made) {
@@ -27,16 +27,16 @@ std::optional<OlderJournal::Left> OlderJournal::stored(const wire::JobRecord& re
 
   Left left;
   left.plan = made ? before : plan_;
-  left.heard = Epoch(left.plan.epoch());
+  left.heard = Generation(left.plan.generation());
   left.missed = made && left.heard < *newest_;
   const bool in_time = message_faults_ == world_.message_faults();
   for (const Life& life : lives) {
     // Of one that has not come to it, or is answered late, the tracker knows nothing when it makes a plan.
     const bool counts = !made || (life.says_so && in_time);
-    left.heard = std::max(left.heard, counts ? life.plan : std::min(life.plan, Epoch(epoch.value - 1)));
+    left.heard = std::max(left.heard, counts ? life.plan : std::min(life.plan, Generation(generation.value - 1)));
   }
   // Once it has made one it learns of no other.
-  if (made || epoch >= *newest_) newest_.reset();
+  if (made || generation >= *newest_) newest_.reset();
   return left;
 }
 

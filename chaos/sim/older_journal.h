@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "chaos/sim/world.h"
-#include "recovery/ids.h"
-#include "recovery/messages.pb.h"
+#include "recovery/base/ids.h"
+#include "recovery/wire/messages.pb.h"
 
 namespace warren::chaos {
 
@@ -21,19 +21,19 @@ class OlderJournal {
   // What a life that runs was told, read or not.
   struct Life {
     Incarnation who;
-    Epoch plan;
+    Generation plan;
     Version commit;
     bool says_so = false;  // it has read all plans, and the tracker, since it was started, has heard from it
   };
   // What is left of the plans that were made.
   struct Left {
-    Epoch heard;          // of later ones nobody knows, or nobody has told the tracker in time
+    Generation heard;     // of later ones nobody knows, or nobody has told the tracker in time
     wire::Plan plan;      // the newest that the tracker knows, but for the one that it makes
     bool missed = false;  // it makes one without having heard of the newest that there was
   };
 
   // An older copy is in the journal's place, which had this plan.
-  void restored(Epoch newest);
+  void restored(Generation newest);
   // It was lost, and is made up from what members have told.
   void rebuilt() { lacks_commit_ = true; }
   // A record is in the journal: each that ever is, and again when a tracker starts. Nothing: it lacks no plan.
@@ -53,7 +53,7 @@ class OlderJournal {
   const World& world_;
   std::set<std::string> plans_;       // that the journal has held, whole and as disks know them
   wire::Plan plan_;                   // that it held last
-  std::optional<Epoch> newest_;       // of the plans that it held before it was an older copy
+  std::optional<Generation> newest_;  // of the plans that it held before it was an older copy
   std::uint64_t message_faults_ = 0;  // until then
   bool lacks_commit_ = false;
 };

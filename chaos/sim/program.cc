@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 
 namespace warren::chaos {
 namespace {

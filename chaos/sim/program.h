@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "chaos/sim/random.h"
-#include "recovery/frame.h"
-#include "recovery/ids.h"
-#include "worker/call.h"
+#include "recovery/base/ids.h"
+#include "recovery/wire/frame.h"
+#include "worker/rounds/call.h"
 
 namespace warren::chaos {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "worker/kernels/reduce.h"
 
 namespace warren::chaos {
@@ -232,7 +232,7 @@ Status SimCombines::move() {
   return status;
 }
 
-std::optional<worker::Elsewhere::Done> SimCombines::take_done() {
+std::optional<worker::GpuWork::Done> SimCombines::take_done() {
   if (done_.empty()) return std::nullopt;
   Done done = std::move(done_.front());
   done_.pop_front();
@@ -251,7 +251,7 @@ SimNccl::Shared SimNccl::join(const Id& id, std::int32_t size, std::int32_t rank
   }
   const Shared c = joining.communicator;
   SimGpu*& place = c->ranks.at(static_cast<std::size_t>(rank));
-  WARREN_CHECK(place == nullptr, "an id is of one epoch, in which a rank joins once");
+  WARREN_CHECK(place == nullptr, "an id is of one generation, in which a rank joins once");
   place = &gpu;
   joining.ready.emplace_back(&gpu, std::move(ready));
   if (std::ranges::count(c->ranks, nullptr) == 0) {
@@ -329,8 +329,8 @@ void SimNccl::abort(const Shared& c, std::int32_t rank) {
 
 // --- A life's part in it
 
-void SimExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
-  (void)epoch;
+void SimExchange::open(Generation generation, std::int32_t rank, std::int32_t size) {
+  (void)generation;
   open_ = true;
   rank_ = rank;
   size_ = size;
@@ -390,7 +390,7 @@ std::shared_ptr<std::byte> SimExchange::take_scratch(std::uint64_t bytes, std::u
   return gpu_.allocate_there(bytes);
 }
 
-worker::Exchange::Word SimExchange::word(bool could) {
+worker::GpuExchange::Word SimExchange::word(bool could) {
   if (current_ != nullptr) tell_of(*current_);
   Word word;
   word.ready = could && ready() && open_;
@@ -507,7 +507,7 @@ void SimExchange::fail_turn(const std::string& why) {
   done_.push_back(std::move(done));
 }
 
-std::optional<worker::Exchange::Done> SimExchange::take_done() {
+std::optional<worker::GpuExchange::Done> SimExchange::take_done() {
   if (done_.empty()) return std::nullopt;
   Done done = std::move(done_.front());
   done_.pop_front();

@@ -21,10 +21,10 @@
 #include <vector>
 
 #include "chaos/sim/world.h"
-#include "worker/buffer_moves.h"
-#include "worker/call.h"
-#include "worker/elsewhere.h"
-#include "worker/exchange.h"
+#include "worker/rounds/buffer_moves.h"
+#include "worker/rounds/call.h"
+#include "worker/rounds/gpu_exchange.h"
+#include "worker/rounds/gpu_work.h"
 
 namespace warren::chaos {
 
@@ -126,7 +126,7 @@ class SimShares {
 [[nodiscard]] bool combined_on_gpus(DataType type, ReduceOp op);
 
 // Combines what lies on it.
-class SimCombines final : public worker::Elsewhere {
+class SimCombines final : public worker::GpuWork {
  public:
   SimCombines(SimGpu& gpu, SimShares& shares) : gpu_(gpu), shares_(shares) {}
 
@@ -174,7 +174,7 @@ class SimNccl {
     std::map<std::pair<std::int32_t, std::int32_t>, Channel> channels;  // by sender and receiver
   };
   using Shared = std::shared_ptr<Communicator>;
-  using Id = worker::Exchange::Word::Id;
+  using Id = worker::GpuExchange::Word::Id;
 
   // `ready`: all have joined, and this rank notices.
   [[nodiscard]] Shared join(const Id& id, std::int32_t size, std::int32_t rank, SimGpu& gpu,
@@ -197,8 +197,8 @@ class SimNccl {
   std::map<Id, Joining> joining_;
 };
 
-// A life's part in that: one communicator an epoch.
-class SimExchange final : public worker::Exchange {
+// A life's part in that: one communicator a generation.
+class SimExchange final : public worker::GpuExchange {
  public:
   // `timeout_us`: for joining and for a turn. `fails`: turns fail now and then, and bring other bits, until faults
   // stop.
@@ -207,7 +207,7 @@ class SimExchange final : public worker::Exchange {
 
   [[nodiscard]] std::uint64_t rounds_proved() const { return proved_; }
 
-  void open(Epoch epoch, std::int32_t rank, std::int32_t size) override;
+  void open(Generation generation, std::int32_t rank, std::int32_t size) override;
   void close() override;
   [[nodiscard]] std::uint64_t least_bytes() const override { return 0; }
   [[nodiscard]] bool serves(DataType type, ReduceOp op, std::int32_t size) const override;
@@ -231,7 +231,7 @@ class SimExchange final : public worker::Exchange {
     Stage stage = Stage::kJoins, told = Stage::kJoins;
     Micros since_us = 0;
   };
-  // Of an earlier epoch.
+  // Of an earlier generation.
   struct Ending {
     SimNccl::Shared communicator;
     std::int32_t rank = 0;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "recovery/shards.h"
+#include "recovery/decide/shards.h"
 #include "storage/checkpoint_mirror.h"
-#include "worker/checkpoints.h"
+#include "worker/life/checkpoints.h"
 
 namespace warren::chaos {
 namespace {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/messages.pb.h"
+#include "recovery/base/ids.h"
+#include "recovery/wire/messages.pb.h"
 #include "storage/host_log.h"
 #include "storage/result_store.h"
 

@@ -5,7 +5,8 @@
 #include <utility>
 #include <variant>
 
-#include "recovery/codec.h"
+#include "recovery/base/text.h"
+#include "recovery/wire/codec.h"
 #include "tracker/topology.h"
 
 namespace warren::chaos {
@@ -19,9 +20,19 @@ std::span<const std::byte> as_bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
+std::string describe_plan(const wire::Plan& plan) {
+  std::string text = "Plan " + std::to_string(plan.generation()) + " of timeline " + std::to_string(plan.timeline()) +
+                     describe_positions(plan.frontier());
+  for (const wire::Setup& s : plan.setups()) {
+    text += " set-up " + hex(s.name()) + "@" + std::to_string(s.timeline()) + (s.done() ? " done" : "");
+  }
+  return text;
+}
+
 std::string body_of(const wire::Envelope& e) {
-  if (e.has_plan()) return "Plan " + std::to_string(e.plan().epoch()) + describe_positions(e.plan().frontier());
-  if (e.has_interrupt()) return "Interrupt " + std::to_string(e.interrupt().epoch()) + ": " + e.interrupt().reason();
+  if (e.has_plan()) return describe_plan(e.plan());
+  if (e.has_interrupt())
+    return "Interrupt " + std::to_string(e.interrupt().generation()) + ": " + e.interrupt().reason();
   if (e.has_refused()) return "Refused: " + e.refused().reason();
   if (e.has_welcome()) return "Welcome " + std::to_string(e.welcome().joined());
   if (e.has_finished()) return "Finished";
@@ -111,6 +122,7 @@ void SimTracker::crash() {
   ++life_;
   add_counts();
   machine_.reset();
+  invariants_ = {};
   pending_.clear();
   routes_.clear();
   links_.connections_lost();
@@ -183,7 +195,7 @@ void SimTracker::break_votes(const wire::Envelope& said) {
   std::vector<TrackerEffect> effects;
   const auto forge = [&](wire::Envelope vote, std::uint64_t sender) {
     vote.set_sender(sender);
-    vote.mutable_vote()->set_epoch(plan.epoch());
+    vote.mutable_vote()->set_generation(plan.generation());
     machine_->on_message(vote, world_.now(), effects);
   };
   if (said.has_load() && world_.is(Mutant::keeps_vote_after_load) && votes_.contains(member->rank())) {
@@ -220,7 +232,7 @@ void SimTracker::on_timer() {
 }
 
 void SimTracker::after_event(std::vector<TrackerEffect>& effects) {
-  machine_->check_invariants();
+  invariants_.look(*machine_);
   if (world_.is(Mutant::announce_before_persist)) {
     std::stable_partition(effects.begin(), effects.end(),
                           [](const TrackerEffect& e) { return !std::holds_alternative<tracker_effect::Persist>(e); });

@@ -13,7 +13,8 @@
 
 #include "chaos/sim/judge.h"
 #include "chaos/sim/world.h"
-#include "recovery/tracker_machine.h"
+#include "recovery/tracker/invariants.h"
+#include "recovery/tracker/tracker_machine.h"
 #include "storage/fake_journal.h"
 
 namespace warren::chaos {
@@ -86,6 +87,7 @@ class SimTracker {
   const std::int64_t round_timeout_ms_;
   std::shared_ptr<storage::FakeDisk> disk_ = std::make_shared<storage::FakeDisk>();
   std::optional<TrackerMachine> machine_;  // none: nobody has asked for the job yet
+  TrackerInvariants invariants_;           // of machine_
   std::optional<storage::FakeJournal> journal_;
   Incarnation self_;
   bool running_ = false, forgotten_ = false;

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "chaos/sim/sim_gpu.h"
-#include "recovery/check.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
 #include "storage/segment.h"
 #include "worker/transport/frame_checksum.h"
 
@@ -125,13 +125,13 @@ SimTransport::~SimTransport() {
 
 template <class What>
 void SimTransport::later(Micros delay_us, What what) {
-  world_.after(delay_us, [this, generation = generation_, what = std::move(what)] {
-    if (generation == generation_) what();
+  world_.after(delay_us, [this, use = use_, what = std::move(what)] {
+    if (use == use_) what();
   });
 }
 
 void SimTransport::open(Membership membership) {
-  WARREN_CHECK(links_.empty(), "an epoch begins after the one before was closed (I6)");
+  WARREN_CHECK(links_.empty(), "a generation begins after the one before was closed (I6)");
   members_ = std::move(membership);
 }
 
@@ -153,8 +153,8 @@ const std::vector<Rank>* SimTransport::relays_to(Rank peer) const {
   return found == members_->relays.end() ? nullptr : &found->second;
 }
 
-bool SimTransport::ready_in(Epoch epoch) const {
-  return members_ && members_->epoch == epoch && owner_.stands_still_until_us() <= world_.now_us();
+bool SimTransport::ready_in(Generation generation) const {
+  return members_ && members_->generation == generation && owner_.stands_still_until_us() <= world_.now_us();
 }
 
 Micros SimTransport::drag_us(const Link& link, std::size_t stream) const {
@@ -199,7 +199,7 @@ void SimTransport::try_connect(LinkId id, Micros deadline_us) {
   Link& l = at(id);
   if (l.wire || !l.broken.ok()) return;
   SimTransport* peer = network_.find(members_->lives[static_cast<std::size_t>(l.peer.value)]);
-  bool ready = peer != nullptr && peer->ready_in(members_->epoch);
+  bool ready = peer != nullptr && peer->ready_in(members_->generation);
   if (relays_to(l.peer) == nullptr) {
     ready = ready && !world_.is_bad(BadLink::What::kNoWay, members_->self, l.peer);
   }
@@ -207,7 +207,7 @@ void SimTransport::try_connect(LinkId id, Micros deadline_us) {
   if (const auto* relays = relays_to(l.peer)) {
     for (const Rank relay : *relays) {
       by.push_back(network_.find(members_->lives[static_cast<std::size_t>(relay.value)]));
-      ready = ready && by.back() != nullptr && by.back()->ready_in(members_->epoch);
+      ready = ready && by.back() != nullptr && by.back()->ready_in(members_->generation);
     }
   }
   if (!ready) {
@@ -227,8 +227,8 @@ void SimTransport::try_connect(LinkId id, Micros deadline_us) {
   for (auto& lanes : wire->lanes) lanes.resize(l.streams.size());
   network_.add(wire);
   if (world_.keeps_transcript()) {
-    world_.tell("link " + std::to_string(members_->self.value) + "-" + std::to_string(l.peer.value) + " of epoch " +
-                std::to_string(members_->epoch.value) + " is up");
+    world_.tell("link " + std::to_string(members_->self.value) + "-" + std::to_string(l.peer.value) +
+                " of generation " + std::to_string(members_->generation.value) + " is up");
   }
   peer->come_up(peer->find_or_make(l.group, members_->self), wire, 1);
   come_up(id, wire, 0);
@@ -240,7 +240,7 @@ void SimTransport::come_up(LinkId id, const std::shared_ptr<Wire>& wire, int sid
   l.side = side;
   wire->ends[side] = {this, id};
   for (std::size_t s = 0; s < l.streams.size(); ++s) {
-    if (world_.is(Mutant::accept_old_epoch)) {
+    if (world_.is(Mutant::accept_old_generation)) {
       const auto old = network_.stale.find({l.group, l.peer, members_->self, static_cast<std::uint16_t>(s)});
       if (old != network_.stale.end()) {
         Wire::Lane& lane = wire->lanes[1 - side][s];
@@ -361,7 +361,7 @@ std::optional<worker::View> SimTransport::view_of(const Link& link, const Incomi
                                 to_string(in.expected.round));
     }
     if (in.in_place) {
-      return worker::View{nullptr, window->payload, window->generation,     frame.place.generation,
+      return worker::View{nullptr, window->payload, window->stamp,          frame.place.stamp,
                           nullptr, false,           std::move(frame.beside)};
     }
   }
@@ -385,7 +385,7 @@ std::optional<worker::View> SimTransport::view_of(const Link& link, const Incomi
     }
     worker::View view;
     view.held = &loan.at;
-    view.generation = &loan.taken_back;
+    view.stamp = &loan.taken_back;
     view.lent = frame.loan;
     return view;
   }
@@ -543,7 +543,7 @@ void SimTransport::finish_send(LinkId id, std::size_t stream) {
 
 void SimTransport::fly(Link& l, std::size_t stream, const Outgoing& out) {
   Frame frame;
-  frame.epoch = members_->epoch;
+  frame.generation = members_->generation;
   frame.sender = self_;
   frame.place = out.place;
   if (out.lent && !out.payload.empty()) {
@@ -621,7 +621,7 @@ void SimTransport::take_front(LinkId id, std::size_t stream) {
                                                     " does not match its checksum (I10)"));
   }
   auto header = decode(frame.header);
-  if (header.ok() && world_.is(Mutant::accept_old_epoch)) header.value().epoch = in.expected.epoch;
+  if (header.ok() && world_.is(Mutant::accept_old_generation)) header.value().generation = in.expected.generation;
   const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
   if (!verdict.ok()) {
     return break_link(l, verdict.because_of_this("rank " + std::to_string(l.peer.value) + " sent what is not due"));
@@ -630,10 +630,11 @@ void SimTransport::take_front(LinkId id, std::size_t stream) {
     return break_link(l, Status(Code::kCorrupt, "a chunk from rank " + std::to_string(l.peer.value) +
                                                     " does not match its checksum (I10)"));
   }
-  if (frame.epoch != members_->epoch || frame.sender != members_->lives[static_cast<std::size_t>(l.peer.value)]) {
-    return world_.violated("I6", "rank " + std::to_string(members_->self.value) + " in epoch " +
-                                     std::to_string(members_->epoch.value) + " took a frame of epoch " +
-                                     std::to_string(frame.epoch.value) + " in " + to_string(header.value().round));
+  if (frame.generation != members_->generation ||
+      frame.sender != members_->lives[static_cast<std::size_t>(l.peer.value)]) {
+    return world_.violated("I6", "rank " + std::to_string(members_->self.value) + " in generation " +
+                                     std::to_string(members_->generation.value) + " took a frame of generation " +
+                                     std::to_string(frame.generation.value) + " in " + to_string(header.value().round));
   }
   // A mutant must be found by what it does to results.
   if (frame.flipped && !world_.is(Mutant::skip_checksum)) {
@@ -709,7 +710,7 @@ void SimTransport::close_all() {
   for (auto& l : links_) {
     if (!l->wire) continue;
     Wire& wire = *l->wire;
-    for (std::size_t s = 0; s < l->streams.size() && world_.is(Mutant::accept_old_epoch); ++s) {
+    for (std::size_t s = 0; s < l->streams.size() && world_.is(Mutant::accept_old_generation); ++s) {
       Wire::Lane& lane = wire.lanes[1 - l->side][s];
       auto& kept = network_.stale[{l->group, l->peer, members_->self, static_cast<std::uint16_t>(s)}];
       for (auto* frames : {&lane.inbox, &lane.flying}) {
@@ -732,7 +733,7 @@ void SimTransport::close_all() {
                             [transport = peer.transport, link = peer.link] { transport->on_closed_by_peer(link); });
     }
   }
-  ++generation_;
+  ++use_;
   links_.clear();
   by_name_.clear();
   completed_.clear();

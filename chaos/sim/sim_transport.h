@@ -7,8 +7,8 @@
 //
 // What it keeps of links within a host: a final is read in its sender's log, and any other payload may be read where it
 // lies, until it is released or moved to the buffer that was posted; what is read later is found out. Some inputs that
-// are lent are read in their sender's own buffer, which changes as soon as the sender has left the epoch, unless it was
-// killed.
+// are lent are read in their sender's own buffer, which changes as soon as the sender has left the generation, unless
+// it was killed.
 #pragma once
 
 #include <deque>
@@ -44,8 +44,8 @@ struct Loan {
 struct Frame {
   FrameBytes header{};
   std::vector<std::byte> payload;
-  Epoch epoch;         // of the sender's plan
-  Incarnation sender;  // the life that sent it
+  Generation generation;  // of the sender's plan
+  Incarnation sender;     // the life that sent it
   bool flipped = false;
   LogPlace place;  // where the payload is published, if it is
   std::shared_ptr<Loan> loan;
@@ -99,7 +99,7 @@ class DataNetwork {
   // For so long nothing arrives over one connection, one way or both; then all of it does. Neither end is told.
   void silence_one(Micros for_us);
 
-  // For Mutant::accept_old_epoch: what was not taken in an epoch that has ended.
+  // For Mutant::accept_old_generation: what was not taken in a generation that has ended.
   struct StaleKey {
     GroupId group;
     Rank from, to;
@@ -150,7 +150,7 @@ class SimTransport final : public worker::Transport {
   SimTransport& operator=(const SimTransport&) = delete;
 
   struct Membership {
-    Epoch epoch;
+    Generation generation;
     Rank self;
     std::vector<Incarnation> lives;  // by rank
     std::uint32_t streams = 1;
@@ -160,11 +160,11 @@ class SimTransport final : public worker::Transport {
     std::map<std::pair<Rank, Rank>, std::vector<Rank>> relays;
   };
   void open(Membership membership);
-  [[nodiscard]] Epoch epoch() const { return members_ ? members_->epoch : Epoch(); }
+  [[nodiscard]] Generation generation() const { return members_ ? members_->generation : Generation(); }
   [[nodiscard]] std::vector<Incarnation> lives() const {
     return members_ ? members_->lives : std::vector<Incarnation>();
   }
-  // To whom this rank has links in the epoch in force, up or not.
+  // To whom this rank has links in the generation in force, up or not.
   [[nodiscard]] std::set<Rank> linked() const;
   [[nodiscard]] bool refused_by(Incarnation life) const { return network_.refuses(life); }
   // The process is gone. Silently: its peers hear nothing (a lost machine), else their kernels are told.
@@ -193,8 +193,6 @@ class SimTransport final : public worker::Transport {
   void collect_pollfds(std::vector<pollfd>&) override {}
   void close_all() override;
 
-  [[nodiscard]] bool has_completions() const { return !completed_.empty(); }
-
  private:
   friend class DataNetwork;
   struct Outgoing {
@@ -213,7 +211,7 @@ class SimTransport final : public worker::Transport {
     worker::Token token = 0;
     bool in_place = false;
   };
-  // A payload that is read where it lies. Kept, without bytes, until the epoch ends.
+  // A payload that is read where it lies. Kept, without bytes, until the generation ends.
   struct Held {
     const std::byte* payload = nullptr;
     std::vector<std::byte> bytes;
@@ -241,8 +239,8 @@ class SimTransport final : public worker::Transport {
   worker::LinkId find_or_make(GroupId group, Rank peer);
   // By way of whom this link goes, in its order of streams; null: it goes straight.
   [[nodiscard]] const std::vector<Rank>* relays_to(Rank peer) const;
-  // This life takes part in that epoch, and takes connections.
-  [[nodiscard]] bool ready_in(Epoch epoch) const;
+  // This life takes part in that generation, and takes connections.
+  [[nodiscard]] bool ready_in(Generation generation) const;
   [[nodiscard]] Micros drag_us(const Link& link, std::size_t stream) const;
   void try_connect(worker::LinkId link, Micros deadline_us);
   void knock(worker::LinkId link, Micros until_us);
@@ -268,7 +266,7 @@ class SimTransport final : public worker::Transport {
   void on_closed_by_peer(worker::LinkId link);
   void on_reset(worker::LinkId link);
   [[nodiscard]] bool has_room(const Link& link, std::size_t stream, std::size_t bytes) const;
-  // Runs `what` later unless the epoch has ended by then.
+  // Runs `what` later unless the generation has ended by then.
   template <class What>
   void later(Micros delay_us, What what);
 
@@ -277,7 +275,7 @@ class SimTransport final : public worker::Transport {
   Owner& owner_;
   Incarnation self_;
   std::optional<Membership> members_;
-  std::uint64_t generation_ = 0;
+  std::uint64_t use_ = 0;
   std::vector<std::unique_ptr<Link>> links_;
   std::map<std::pair<GroupId, Rank>, worker::LinkId> by_name_;
   std::deque<worker::Completion> completed_;

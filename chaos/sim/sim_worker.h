@@ -1,6 +1,6 @@
 // One life of a worker in virtual time: the machine, the engine, the executors and the schedules that run in
-// production, a shell that carries out effects as worker/control.cc and worker/session.cc do, and a program that makes
-// calls.
+// production, a shell that carries out effects as worker/session/control.cc and worker/session/data_path.cc do, and a
+// program that makes calls.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,12 @@
 #include "chaos/sim/sim_mirror.h"
 #include "chaos/sim/sim_transport.h"
 #include "chaos/sim/world.h"
-#include "recovery/worker_machine.h"
+#include "recovery/worker/worker_machine.h"
 #include "storage/fake_result_store.h"
 #include "storage/segment.h"
-#include "worker/checkpoints.h"
-#include "worker/dead_segments.h"
-#include "worker/engine.h"
-#include "worker/progress.h"
-#include "worker/recall.h"
+#include "worker/life/life.h"
 #include "worker/replay/done_reader.h"
+#include "worker/rounds/progress.h"
 
 namespace warren::chaos {
 
@@ -53,6 +50,7 @@ class SimWorker final : private SimTransport::Owner {
     wire::Join join;
     std::int64_t join_timeout_ms = 0;
     std::size_t log_bytes = 0;
+    bool ends_process = true;  // as on_rollback=exit, which is the default; else the program hears why
     bool launcher_keeps_log = true;
     bool follows = false;                           // as a spare it holds the newest checkpoint
     std::shared_ptr<storage::FakeResultDisk> disk;  // of its host; null: there is none
@@ -91,7 +89,7 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] const std::string& domain() const { return options_.join.domain_id(); }
   [[nodiscard]] std::uint32_t attempt() const { return options_.join.attempt(); }
   [[nodiscard]] bool runs() const { return alive_ && opened_ && !stopped_; }
-  [[nodiscard]] bool has_loaded() const { return engine_.version() != kPreamble || !program_.loads(); }
+  [[nodiscard]] bool has_loaded() const { return life_.engine().version() != kPreamble || !program_.loads(); }
   [[nodiscard]] const std::string& host() const { return options_.join.host_id(); }
   [[nodiscard]] std::uint64_t passages(KillPoint point) const { return passages_[static_cast<std::size_t>(point)]; }
   [[nodiscard]] std::span<const std::uint64_t> transition_counts() const { return machine_.transition_counts(); }
@@ -102,7 +100,7 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool installed() const { return installed_; }
   [[nodiscard]] bool data_path_stopped() const { return stopped_; }
   [[nodiscard]] bool program_done() const { return program_done_ || desynced_; }
-  [[nodiscard]] bool was_member_of(Epoch epoch) const { return epochs_.contains(epoch); }
+  [[nodiscard]] bool was_member_of(Generation generation) const { return generations_.contains(generation); }
   [[nodiscard]] std::uint64_t rounds_finished() const { return board_.rounds_finished.load(); }
   [[nodiscard]] std::uint64_t inputs_lent() const { return board_.inputs_lent; }
   [[nodiscard]] std::uint64_t finals_from_gpus() const { return board_.finals_from_gpus; }
@@ -112,19 +110,21 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] std::uint64_t inputs_sent_on() const { return gpu_ ? gpu_->sent_on : 0; }
   [[nodiscard]] std::uint64_t inputs_copied() const { return gpu_ ? gpu_->copied : 0; }
   [[nodiscard]] std::uint64_t finals_handed_on() const { return gpu_ ? gpu_->handed_on : 0; }
-  [[nodiscard]] bool gpu_failed() const { return !gpu_failed_.ok(); }
+  [[nodiscard]] bool ended_by_itself() const { return !ended_.ok(); }
   // Rounds that its GPU had a part in from the first turn to the last.
   [[nodiscard]] std::uint64_t rounds_exchanged() const { return exchange_ ? exchange_->rounds_proved() : 0; }
 
   [[nodiscard]] Rank rank() const { return rank_; }
-  [[nodiscard]] Epoch epoch() const { return plan_epoch_; }
-  [[nodiscard]] const worker::Engine& engine() const { return engine_; }
+  [[nodiscard]] Generation generation() const { return plan_generation_; }
+  [[nodiscard]] const worker::Engine& engine() const { return life_.engine(); }
   // All that it has published is durable.
   [[nodiscard]] bool disk_is_current() const;
-  [[nodiscard]] HostLogReader* log() { return recall_ ? &recall_->reader() : nullptr; }
+  [[nodiscard]] HostLogReader* log() { return life_.logs() ? &life_.recall().reader() : nullptr; }
   [[nodiscard]] Micros stands_still_until() const { return stands_still_until_us_; }
   // It has stopped for an interrupt, and waits for a plan.
-  [[nodiscard]] bool suspended() const { return alive_ && installed_ && stopped_ && !serving_ && !engine_.stopped(); }
+  [[nodiscard]] bool suspended() const {
+    return alive_ && installed_ && stopped_ && !serving_ && !life_.engine().stopped();
+  }
   // It has left its rank.
   [[nodiscard]] bool serving() const { return serving_; }
   // It would tell a tracker whose journal was lost what it knows, or waits to join.
@@ -132,7 +132,7 @@ class SimWorker final : private SimTransport::Owner {
   // The newest version that it was told is committed; none: version 0.
   [[nodiscard]] const worker_effect::Committed& committed() const { return committed_; }
   // Of the newest plan that it was told, or has not read yet.
-  [[nodiscard]] Epoch told_epoch() const { return told_epoch_; }
+  [[nodiscard]] Generation told_generation() const { return told_generation_; }
   // Of the newest commit, likewise.
   [[nodiscard]] Version told_commit() const { return told_commit_; }
   // What its plan says that the job has done, and this life has not.
@@ -146,7 +146,7 @@ class SimWorker final : private SimTransport::Owner {
     std::vector<std::byte> input;  // what a prepare function writes
     std::size_t input_at = 0;
     int prepared = 0;
-    bool to_be_run = false;  // in some epoch it was no replay
+    bool to_be_run = false;  // in some generation it was no replay
     std::vector<std::uint64_t> memory;
     std::vector<std::byte> shadow;  // Mutant::works_in_place: read in the input's place
     std::vector<std::byte> before;  // the memory when the call was made
@@ -193,19 +193,23 @@ class SimWorker final : private SimTransport::Owner {
   void look_for_linked(std::set<Rank> peers, Micros until_us);
   void map_segment(Incarnation life, const std::shared_ptr<SegmentMemory>& memory);
   void open();
-  WorkerMachine::Standing stop_engine(const Status& why, bool resume);
+  WorkerMachine::Standing stop_data_path(const worker_effect::StopDataPath& what);
   void fail(const worker_effect::Fail& what);
   void look_at_checkpoints();
-  void look_at_dead_segments();
+  void carry_out_life();
+  void carry_out(const worker::LifeEffect& effect);
+  void tell(const worker::MachineEvent& event);
+  void make_durable(const WorkerMachine::Vote& vote);
+  void look_at_segments();
   void say(const WorkerMachine::Vote& vote);
-  [[nodiscard]] std::unique_ptr<HostLogReader> reader() const;
+  [[nodiscard]] std::unique_ptr<HostLogReader> reader(const HostLog& log) const;
   void leave_to_later_lives(const wire::Plan& plan);
   void write_behind();
   void write_to_disk();
   Result<std::vector<ExtentUse>> spill();
   void close_disk();
-  void mirror(const worker_effect::Committed& what);
-  void load_from_mirror(std::optional<Result<worker::Checkpoints::State>>& result);
+  void mirror(const worker::life_effect::CopyToMirror& what);
+  void read_mirror(const worker_effect::Loaded& what);
   [[nodiscard]] bool passes(KillPoint point);
   [[nodiscard]] std::uint64_t frontier_rounds(GroupId group, Version version) const;
   // Its result comes from there, as far as the plan and this life know.
@@ -261,53 +265,45 @@ class SimWorker final : private SimTransport::Owner {
   WorkerMachine machine_;
   SimTransport transport_;
   worker::RoundBoard board_;
-  Status gpu_failed_;
-  std::optional<SimGpu> gpu_;  // these end after the engine
+  Status ended_;                   // this life, by itself
+  bool mirror_has_given_ = false;  // the state that it is to start from
+  std::optional<SimGpu> gpu_;      // these end after the engine
   std::optional<SimShares> shares_;
   std::optional<SimCombines> combines_;
   std::optional<SimExchange> exchange_;
-  worker::Engine engine_;
+  worker::Life life_;
   Hosts& hosts_;
   std::shared_ptr<SegmentMemory> segment_;
   std::shared_ptr<SegmentMemory> shown_;  // what others map: the same, but for Mutant::publishes_late
-  std::unique_ptr<HostLog> host_log_;
-  std::set<storage::KeyBytes> written_;  // to disk, whether it is durable or not
+  std::set<storage::KeyBytes> written_;   // to disk, whether it is durable or not
   bool unconfirmed_ = false;
-  wire::Known known_;
   std::uint64_t mirrored_ = 0;  // counts commits, so that only the newest is written
-  worker_effect::Loaded load_from_;
-  std::optional<Epoch> told_lost_;  // that it cannot be loaded: what becomes of the job is up to the tracker
-  std::optional<worker::Recall> recall_;
-  std::optional<worker::Checkpoints> checkpoints_;
   std::unique_ptr<HostLogReader> served_;
   std::optional<worker::DoneReader> done_;  // of it, what this life serves once it has left
   std::set<Incarnation> given_to_;          // lives that have mapped this one's segment
   std::set<Incarnation> mapped_;            // whose segments this one has mapped
-  worker::DeadSegments dead_segments_;
-  std::vector<std::byte> at_death_;  // what stood in the segment when it was killed within a step
+  std::vector<std::byte> at_death_;         // what stood in the segment when it was killed within a step
   std::uint64_t passages_[kKillPoints] = {};
   bool doomed_ = false;
   std::deque<std::function<void(std::vector<WorkerEffect>&)>> commands_;
   bool opened_ = false, waits_for_commit_ = false, loading_ = false;
-  bool alive_ = false, installed_ = false, stopped_ = false, finished_ = false, pumping_ = false;
+  bool alive_ = false, installed_ = false, stopped_ = false, pumping_ = false;
   Micros next_look_at_sends_us_ = 0;
   bool spins_ = false;  // before it posts what its round waits for
   bool serving_ = false;
-  std::uint64_t follows_run_ = 0;  // of the job whose checkpoints it fetches as a spare
   bool program_done_ = false, desynced_ = false, leaving_ = false, exiting_ = false, watching_ = false;
   bool begins_again_ = false;  // as a spare, with a new life
   Micros stands_still_until_us_ = 0;
   std::optional<Micros> leave_by_us_;  // it drains
   std::optional<Micros> armed_us_;
-  Status failed_;
-  Epoch plan_epoch_, told_epoch_;
+  Generation plan_generation_, told_generation_;
   Version told_commit_;
   worker_effect::Committed committed_;
   Timeline timeline_;
   std::vector<Incarnation> present_;         // lives of the plan that are not over, by rank
   std::vector<Incarnation> lives_;           // of the plan, by rank
   std::vector<std::string> hosts_of_ranks_;  // likewise
-  std::set<Epoch> epochs_;
+  std::set<Generation> generations_;
   std::vector<wire::Position> frontier_;
   std::set<std::pair<GroupId, Sequence>> setups_completed_, setups_done_;  // by this life; by the plan
   Rank rank_;

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "recovery/ids.h"
+#include "recovery/base/ids.h"
 
 namespace warren::chaos {
 

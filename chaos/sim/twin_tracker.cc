@@ -4,7 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "recovery/codec.h"
+#include "recovery/wire/codec.h"
 #include "tracker/topology.h"
 
 namespace warren::chaos {
@@ -38,7 +38,7 @@ void TwinTracker::receive(std::size_t life, const std::string& bytes) {
   if (!decoded.ok()) return;
   std::vector<TrackerEffect> effects;
   machine_->on_message(decoded.value(), world_.now(), effects);
-  machine_->check_invariants();
+  invariants_.look(*machine_);
   carry_out(life, effects);
   if (!world_.is(Mutant::acts_without_promises) || term_ == 0) return;
   effects.clear();
@@ -54,7 +54,7 @@ void TwinTracker::forge_promises(const wire::Envelope& said, std::vector<Tracker
   e.set_job(said.job());
   e.set_receiver(self_.value);
   e.set_term(term_);
-  e.mutable_heartbeat()->set_epoch(record.plan().epoch());
+  e.mutable_heartbeat()->set_generation(record.plan().generation());
   for (const wire::Member& m : record.plan().members()) {
     e.set_sender(m.incarnation());
     machine_->on_message(e, world_.now(), effects);

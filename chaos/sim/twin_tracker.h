@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "chaos/sim/world.h"
-#include "recovery/tracker_machine.h"
+#include "recovery/tracker/invariants.h"
+#include "recovery/tracker/tracker_machine.h"
 
 namespace warren::chaos {
 
@@ -34,6 +35,7 @@ class TwinTracker {
   const Incarnation self_;
   const std::string record_;
   std::optional<TrackerMachine> machine_;
+  TrackerInvariants invariants_;
   std::uint64_t term_ = 0;  // its newest
   bool ended_ = false;
 };

@@ -17,8 +17,8 @@
 #include "chaos/sim/mutant.h"
 #include "chaos/sim/random.h"
 #include "chaos/sim/straggler.h"
-#include "recovery/machine.h"
-#include "recovery/messages.pb.h"
+#include "recovery/base/machine.h"
+#include "recovery/wire/messages.pb.h"
 
 namespace warren::chaos {
 

@@ -2,8 +2,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "warren/c_api.h"
 
@@ -12,9 +15,14 @@ namespace nb = nanobind;
 namespace warren_python {
 namespace {
 
-std::string& package_folder() {
-  static auto* const folder = new std::string();
-  return *folder;
+// Folders of code that lies between the user's and the library. Guarded by the interpreter lock.
+std::vector<std::string>& layers() {
+  static auto* const folders = new std::vector<std::string>();
+  return *folders;
+}
+
+bool is_of_a_layer(std::string_view path) {
+  return std::ranges::any_of(layers(), [&](const std::string& folder) { return path.starts_with(folder); });
 }
 
 // The text of a str, which lives as long as the str; null where it has none.
@@ -28,7 +36,7 @@ const char* text_of(const nb::object& string) {
 struct KnownPlace {
   PyObject* code = nullptr;
   int instruction = 0;
-  std::uint64_t site = 0;  // 0: in the package, or of no file
+  std::uint64_t site = 0;  // 0: in a layer, or of no file
 };
 
 // The instruction that the frame is at.
@@ -51,18 +59,19 @@ std::uint64_t place_of(const nb::object& code, PyFrameObject* frame) {
   if (place.code != code.ptr() || place.instruction != instruction) {
     const nb::object file = code.attr("co_filename"), function = code.attr("co_name");
     const char* const path = text_of(file);
-    const bool ours = path == nullptr || std::string_view(path).starts_with(package_folder());
-    Py_XDECREF(place.code);
-    place = {code.inc_ref().ptr(), instruction,
-             ours ? 0 : warren_site_of(path, PyFrame_GetLineNumber(frame), text_of(function))};
+    const bool ours = path == nullptr || is_of_a_layer(path);
+    const std::uint64_t site = ours ? 0 : warren_site_of(path, PyFrame_GetLineNumber(frame), text_of(function));
+    PyObject* const before = std::exchange(place, {code.inc_ref().ptr(), instruction, site}).code;
+    Py_XDECREF(before);  // may run code of the program's, which calls in
+    return site;
   }
   return place.site;
 }
 
 }  // namespace
 
-void set_package_folder(std::string folder) {
-  package_folder() = std::move(folder);
+void add_layer(std::string folder) {
+  layers().push_back(std::move(folder));
 }
 
 std::uint64_t call_site() {

@@ -166,7 +166,7 @@ bool take_number(Call& call, nb::handle x) {
     call.number.real = PyFloat_AsDouble(x.ptr());
     return true;
   }
-  if (!PyLong_CheckExact(x.ptr())) return false;
+  if (!PyLong_CheckExact(x.ptr()) && PyBool_Check(x.ptr()) == 0) return false;
   int overflow = 0;
   call.kind = Call::Kind::kWhole;
   call.number.whole = PyLong_AsLongLongAndOverflow(x.ptr(), &overflow);

@@ -176,7 +176,7 @@ NB_MODULE(_core, module) {
   bind_handle(module);
   bind_lightgbm(module);
   module.def("_set_error_classes", set_error_classes);
-  module.def("_set_package_folder", set_package_folder);
+  module.def("_add_layer", add_layer);
   module.def("_destroy_all_jobs", destroy_all_jobs);
   module.def("library_version", [] { return warren_version(); });
 }

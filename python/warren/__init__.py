@@ -47,7 +47,7 @@ for _error in _BY_NUMBER.values():
     _error.__module__ = "warren"  # as tracebacks name it
 Error.__module__ = "warren"
 _core._set_error_classes(_BY_NUMBER)
-_core._set_package_folder(_os.path.dirname(__file__) + _os.sep)
+_core._add_layer(_os.path.dirname(__file__) + _os.sep)
 # The program may end without finalize. The library's threads are ended while the interpreter is whole.
 _atexit.register(_core._destroy_all_jobs)
 

@@ -81,9 +81,9 @@ class Communicator(_core.Communicator):
     ) -> None:
         """Collective. Returns when a copy of the state is taken; it is stored and committed behind the program's back.
 
-        state: equal on all ranks, else Desync. local: this rank's own; either all ranks give one or none does. Both are
-        arrays, numbers, str, bytes, numpy.random.Generator, and dicts, lists and tuples of these. TypeError: the state
-        holds something else.
+        Comes after load_checkpoint. state: equal on all ranks, with the same order of a dict's keys, else Desync. local:
+        this rank's own; either all ranks give one or none does. Both are arrays, numbers, str, bytes,
+        numpy.random.Generator, and dicts, lists and tuples of these. TypeError: the state holds something else.
         root: the rank whose state is that of all; the `state` of other ranks is not looked at. pickle: other objects are
         pickled. As pickles of equal objects differ between processes, it is then the root's state that counts, which is
         rank 0 if none is given. Not in mode shrink.
@@ -135,8 +135,12 @@ class Communicator(_core.Communicator):
 
         After each `every` epochs, and after the last one, a checkpoint of `state` is taken. state: a dict with all that
         the program goes on from. It is restored in place: its arrays keep their memory. Results of the loop have to get
-        into it: `state["w"] -= step` or `state["w"] = …`. local: the same, of this rank alone. A program has one such
-        loop.
+        into it: `state["w"] -= step` or `state["w"] = …`. local: the same, of this rank alone; all ranks give one, or
+        none does. A program has one such loop.
+        The loop computes from the state, the epoch and the data alone: a random generator that is not in the
+        state is made anew in each epoch. ValueError, at a checkpoint: an array has another shape or type than before the
+        loop, or a dict has lost a key, so that a restarted worker could not restore the state. Lists may grow, and dicts
+        may get more keys.
         """
         return Epochs(self, count, state, local, every)
 
@@ -164,6 +168,9 @@ class Epochs:
         self._next = 0  # the epoch that comes next
         self._inside = False
         self._begun: int | None = None  # what the state was before the first epoch, as a checksum
+        from . import _state
+
+        self._outlines = [_state.outline(part) for part in (state, local)]  # what a restarted worker restores into
         loaded = comm.load_checkpoint()
         if loaded is None:
             self._begun = self._checksum()
@@ -180,6 +187,18 @@ class Epochs:
         if self._local is not None and loaded.local is not None:
             _state.copy_into(self._local, loaded.local)
         self._next = saved["epochs"]
+
+    def _check_that_it_can_be_restored(self) -> None:
+        from . import _state
+
+        try:
+            for before, now in zip(self._outlines, (self._state, self._local)):
+                _state.copy_into(_state.outline(before), now)
+        except ValueError as error:
+            raise ValueError(
+                f"epochs: {error}. A restarted worker could not restore that in place: arrays keep their shape and type, "
+                "and dicts their keys; lists may grow, and dicts get more keys"
+            ) from None
 
     def _checksum(self) -> int:
         from . import _state
@@ -201,6 +220,7 @@ class Epochs:
                 )
             self._begun = None
         if self._next % self._every == 0 or self._next == self._count:
+            self._check_that_it_can_be_restored()
             self._comm.checkpoint({"epochs": self._next, "state": self._state}, self._local)
 
     def __iter__(self) -> Epochs:

@@ -13,11 +13,13 @@ Handle = _core.Handle
 def _await(self: Handle[typing.Any]) -> typing.Generator[typing.Any, None, typing.Any]:
     """Waits for the call without blocking the event loop, and returns its result."""
     import asyncio
+    import os
 
     if not self.done():
         loop = asyncio.get_running_loop()
         finished = loop.create_future()
-        descriptor = self._completion_descriptor()
+        # Several tasks may wait for one call, and a loop has one reader for each descriptor.
+        descriptor = os.dup(self._completion_descriptor())
 
         def wake() -> None:
             if not finished.done():
@@ -28,6 +30,7 @@ def _await(self: Handle[typing.Any]) -> typing.Generator[typing.Any, None, typin
             yield from finished.__await__()
         finally:
             loop.remove_reader(descriptor)
+            os.close(descriptor)
     return self.wait()
 
 

@@ -15,12 +15,14 @@ of their names, so that all are aligned. header["__metadata__"]["warren"] is JSO
     null, true, 1, 0.5, "text"     as in JSON; also NaN, Infinity and -Infinity
     {"dict": {key: state, …}}, {"list": [state, …]}, {"tuple": [state, …]}
     {"array": name}                the array of that name
+    {"fortran": name}              the same for an array that lies in memory in Fortran's order, column by column
     {"scalar": name}               a NumPy scalar, stored as an array of shape ()
     {"bytes": name}                bytes, stored as an array of uint8
     {"pickle": name}               a pickled object, stored as bytes are
     {"random": state}              the state of a numpy.random.Generator's bit generator
 
-Equal states give equal bytes, whatever the order in which keys were put into a dict: keys are sorted.
+Equal states give equal bytes. The order of a dict's keys is part of the state, and so is an array's order in memory: a
+program that goes over a dict makes its calls in that order, and sums of floats follow from the order in memory.
 """
 
 from __future__ import annotations
@@ -50,6 +52,11 @@ def _where(path: str) -> str:
     return f"state[{path!r}]" if path else "the state"
 
 
+def _is_fortran(array: numpy.ndarray) -> bool:
+    """Whether the array lies in memory in Fortran's order, and not in C's as well."""
+    return array.flags.fnc
+
+
 class _Encoder:
     def __init__(self, pickle: bool):
         self.pickle = pickle
@@ -71,7 +78,7 @@ class _Encoder:
             for key in value:
                 if not isinstance(key, str):
                     raise TypeError(f"{_where(path)} is a dict with the key {key!r}; keys are str")
-            return {"dict": {key: self.encode(value[key], _child(path, key)) for key in sorted(value)}}
+            return {"dict": {key: self.encode(value[key], _child(path, key)) for key in value}}
         if type(value) in (list, tuple):
             return {type(value).__name__: [self.encode(item, _child(path, str(i))) for i, item in enumerate(value)]}
         if isinstance(value, (bytes, bytearray, memoryview)):
@@ -82,20 +89,21 @@ class _Encoder:
             name = type(value.bit_generator).__name__
             if name in BIT_GENERATORS:
                 return {"random": self.encode(value.bit_generator.state, _child(path, "random"))}
-        elif hasattr(value, "__array__"):
-            return {"array": self._store(path, numpy.asarray(value))}
+        elif hasattr(value, "__array__") and not isinstance(value, numpy.ma.MaskedArray):  # whose mask would be lost
+            array = numpy.asarray(value)
+            return {"fortran" if _is_fortran(array) else "array": self._store(path, array)}
         if self.pickle:
             return {"pickle": self._store(path, numpy.frombuffer(pickles.dumps(value, protocol=5), numpy.uint8))}
         raise TypeError(
             f"{_where(path)} is {type(value).__name__}; a state is made of arrays, numbers, str, bytes, dicts, lists, "
-            "tuples and numpy.random.Generator. pickle=True stores other objects, whose pickles have to be equal on all ranks"
+            "tuples and numpy.random.Generator. checkpoint(pickle=True) stores other objects as well"
         )
 
 
 def encode(state: typing.Any, pickle: bool = False) -> list[memoryview]:
     """The bytes of a state, as buffers to be put one after the other. Arrays that are contiguous are not copied."""
     encoder = _Encoder(pickle)
-    tree = json.dumps(encoder.encode(state), sort_keys=True, separators=(",", ":"))
+    tree = json.dumps(encoder.encode(state), separators=(",", ":"))
     order = sorted(encoder.arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     header: dict[str, typing.Any] = {"__metadata__": {"warren": tree}}
     end = 0
@@ -132,6 +140,8 @@ class _Decoder:
             return tuple(items) if kind == "tuple" else items
         if kind == "array":
             return self._array(value)
+        if kind == "fortran":
+            return numpy.asfortranarray(self._array(value))
         if kind == "scalar":
             return self._array(value)[()]
         if kind == "bytes":
@@ -168,21 +178,45 @@ def decode(data: bytes | bytearray | memoryview, pickle: bool = False) -> typing
         raise ValueError(f"these {len(view)} bytes are no state of warren's: {error!r}") from error
 
 
+def outline(state: typing.Any) -> typing.Any:
+    """What copy_into goes by of a state: its dicts, lists and tuples, and arrays that have no memory."""
+    if isinstance(state, dict):
+        return {key: outline(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        items = [outline(item) for item in state]
+        return items if isinstance(state, list) else tuple(items)
+    if isinstance(state, numpy.ndarray):
+        return numpy.broadcast_to(numpy.zeros((), state.dtype), state.shape)
+    return None
+
+
 def copy_into(target: typing.Any, source: typing.Any, path: str = "") -> typing.Any:
     """`source`, put into `target` where that can be changed in place, so that names of its parts stay good: arrays keep
-    their memory, dicts, lists and random generators are the same objects. ValueError: the two have different parts."""
+    their memory, dicts, lists and random generators are the same objects. ValueError: a dict of the source has lost keys,
+    or an array has another shape or type."""
     if isinstance(target, dict):
-        if not isinstance(source, dict) or target.keys() != source.keys():
-            found = sorted(source) if isinstance(source, dict) else type(source).__name__
-            raise ValueError(f"{_where(path)} has {sorted(target)}, and the checkpoint has {found}")
-        for key, value in target.items():
-            target[key] = copy_into(value, source[key], _child(path, key))
+        if not isinstance(source, dict) or not target.keys() <= source.keys():
+            found = list(source) if isinstance(source, dict) else type(source).__name__
+            raise ValueError(f"{_where(path)} has {list(target)} before the loop, and in the checkpoint {found}")
+        merged = {
+            key: copy_into(target[key], item, _child(path, key)) if key in target else item
+            for key, item in source.items()
+        }
+        target.clear()  # the order of the keys is the checkpoint's
+        for key, value in merged.items():
+            target[key] = value
         return target
-    if isinstance(target, list) and isinstance(source, list):
-        target[:] = [
+    if isinstance(target, (list, tuple)) and type(target) is type(source):
+        items = [
             copy_into(target[i], item, _child(path, str(i))) if i < len(target) else item
             for i, item in enumerate(source)
         ]
+        if isinstance(target, tuple):
+            return tuple(items)
+        target[:] = items
+        return target
+    if isinstance(target, bytearray) and isinstance(source, bytes):
+        target[:] = source
         return target
     if isinstance(target, numpy.random.Generator) and isinstance(source, numpy.random.Generator):
         if type(target.bit_generator) is type(source.bit_generator):
@@ -191,10 +225,10 @@ def copy_into(target: typing.Any, source: typing.Any, path: str = "") -> typing.
     if isinstance(target, numpy.ndarray) and isinstance(source, numpy.ndarray):
         if target.shape != source.shape or target.dtype != source.dtype:
             raise ValueError(
-                f"{_where(path)} is {target.dtype}{list(target.shape)}, and in the checkpoint "
-                f"{source.dtype}{list(source.shape)}: what is trained has changed since"
+                f"{_where(path)} is {target.dtype}{list(target.shape)} before the loop, and in the checkpoint "
+                f"{source.dtype}{list(source.shape)}"
             )
-        if target.flags.writeable:
+        if target.flags.writeable and _is_fortran(target) == _is_fortran(source):
             target[...] = source
             return target
     return source

@@ -14,8 +14,8 @@ docs/lightgbm.md has the rest.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import re
 import typing
 
 import lightgbm
@@ -32,6 +32,10 @@ basic: typing.Any = lightgbm.basic  # its network functions have no Python names
 
 # LightGBM derives them from `seed`, if that is given, and they have these defaults.
 SEEDS = {"bagging_seed": 3, "feature_fraction_seed": 2, "drop_seed": 4, "objective_seed": 5, "extra_seed": 6}
+
+# In a model's text.
+TREE_SIZES = re.compile(r"^tree_sizes=(.*)\n\n", re.MULTILINE)
+COUNT_OF_ONE_LEAF = re.compile(r"(?<=\nleaf_count=)\d+")
 
 
 def train(
@@ -69,7 +73,7 @@ def train(
         model, done = loaded.state["model"], loaded.state["rounds"]
     # The voting learner's values of inner nodes, which predict nothing, are those of each rank's own rows.
     root = 0 if all_params["tree_learner"].startswith("voting") else None
-    with _network(comm) as network:
+    with _Network(comm) as network:
         # Ranks agree on the bins of features while they make the dataset: a restarted worker's does so alone.
         network.name_rounds("lightgbm dataset")
         data = make_dataset()
@@ -81,11 +85,12 @@ def train(
         data.params = {**of_data, **(data.params or {})}
         data.construct()
         network.name_rounds("")
+        rows = comm.once("lightgbm rows").allreduce(data.num_data())
         while done < num_boost_round:
             rounds = min(checkpoint_every - done % checkpoint_every, num_boost_round - done)
             before = None if model is None else lightgbm.Booster(model_str=model)
             booster = lightgbm.train(_seeded(all_params, done), data, rounds, init_model=before)
-            model, done = booster.model_to_string(), done + rounds
+            model, done = _counting_all(booster.model_to_string(), rows), done + rounds
             comm.checkpoint({"model": model, "rounds": done}, root=root)
             if after_segment is not None:
                 after_segment(done, booster)
@@ -107,6 +112,13 @@ def _complete(params: dict[str, typing.Any], size: int) -> dict[str, typing.Any]
         raise ValueError(
             f"train: tree_learner is {every['tree_learner']!r} and there are {size} ranks: 'data' and 'voting' are served"
         )
+    every = basic._choose_param_value("boosting", every, "gbdt")
+    if every["boosting"] in ("rf", "random_forest"):
+        raise ValueError(f"train: boosting is {every['boosting']!r}, which goes on from no model; 'gbdt' and 'dart' are served")
+    # LightGBM would grow them on each rank alone.
+    every = basic._choose_param_value("linear_tree", every, False)
+    if size > 1 and str(every["linear_tree"]).lower() not in ("false", "-", "0"):
+        raise ValueError("train: linear_tree is set: LightGBM has no linear trees of several ranks")
     for name in ("seed", *SEEDS):
         every = basic._choose_param_value(name, every, None)
     # LightGBM measures which of the two is faster, and would choose otherwise from one life to the next.
@@ -127,26 +139,51 @@ def _seeded(params: dict[str, typing.Any], done: int) -> dict[str, typing.Any]:
     return seeded
 
 
-@contextlib.contextmanager
-def _network(comm: Communicator) -> typing.Iterator[typing.Any]:
-    """A block in which LightGBM's ranks, on this thread, are those of the communicator."""
-    network = _core.LightGbmNetwork(comm)
-    library = basic._LIB
-    if comm.size > 1:
-        code = library.LGBM_NetworkInitWithFunctions(
-            ctypes.c_int(comm.size),
-            ctypes.c_int(comm.rank),
-            ctypes.c_void_p(network.reduce_scatter),
-            ctypes.c_void_p(network.allgather),
-        )
-        basic._safe_call(code)
-    network.enter()
-    try:
-        yield network
-    except basic.LightGBMError:
-        network.raise_failure()
-        raise
-    finally:
-        network.leave()
-        if comm.size > 1:
-            library.LGBM_NetworkFree()
+def _counting_all(model: str, rows: int) -> str:
+    """The model, with the rows of all ranks as the count of each tree that has one leaf.
+
+    LightGBM gives such a tree the rows of its own rank, and all other trees those of all ranks.
+    """
+    sizes = TREE_SIZES.search(model)
+    if sizes is None or "\nnum_leaves=1\n" not in model:
+        return model
+    trees = []
+    end = sizes.end()
+    for size in map(int, sizes[1].split()):
+        tree = model[end : end + size]
+        end += size
+        trees.append(COUNT_OF_ONE_LEAF.sub(str(rows), tree) if "\nnum_leaves=1\n" in tree else tree)
+    line = f"tree_sizes={' '.join(str(len(tree)) for tree in trees)}\n\n"
+    return "".join([model[: sizes.start()], line, *trees, model[end:]])
+
+
+class _Network:
+    """A block in which LightGBM's ranks, on this thread, are those of the communicator.
+
+    The calls of LightGBM's are said to be made where the program has called train().
+    """
+
+    def __init__(self, comm: Communicator):
+        self._ranks = comm.size
+        self._network: typing.Any = _core.LightGbmNetwork(comm)
+        if self._ranks > 1:
+            code = basic._LIB.LGBM_NetworkInitWithFunctions(
+                ctypes.c_int(comm.size),
+                ctypes.c_int(comm.rank),
+                ctypes.c_void_p(self._network.reduce_scatter),
+                ctypes.c_void_p(self._network.allgather),
+            )
+            basic._safe_call(code)
+
+    def __enter__(self) -> typing.Any:
+        self._network.enter()
+        return self._network
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            if kind is not None and issubclass(kind, basic.LightGBMError):
+                self._network.raise_failure()
+        finally:
+            self._network.leave()
+            if self._ranks > 1:
+                basic._LIB.LGBM_NetworkFree()

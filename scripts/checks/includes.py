@@ -11,24 +11,33 @@ MAY_INCLUDE = {
     "storage": {"recovery"},
     "tracker": {"recovery", "storage"},
     "worker": {"recovery", "storage"},
+    "launcher": {"recovery", "storage", "worker"},
+    "rabit": set(),
     "cuda": {"worker/device/device_table.h"},
-    "chaos": {"recovery", "storage", "tracker", "worker"},
-    "cli": {"recovery", "storage", "tracker", "worker", "chaos"},
+    "chaos": {"recovery", "storage", "tracker", "worker", "launcher"},
+    "cli": {"recovery", "storage", "tracker", "worker", "launcher", "chaos"},
+    "include": set(),
     "examples": set(),
     "python": set(),
     # Collectives are measured through the public headers; an inner part that is measured by itself, through its own.
     "bench": {"recovery", "storage", "tracker", "worker"},
-    "tests": {"recovery", "storage", "tracker", "worker", "cuda", "chaos", "cli", "bench", "examples"},
+    "tests": {"recovery", "storage", "tracker", "worker", "launcher", "rabit", "cuda", "chaos", "cli", "bench", "examples"},
+}
+# The rooms of a folder, from the ground up: the sources of a room include those of rooms before it, and their own.
+ROOMS = {
+    "recovery": [["base"], ["wire"], ["decide"], ["tracker", "worker"]],
+    "worker": [["system"], ["kernels"], ["schedule"], ["settings"], ["launch"], ["transport"], ["segments"], ["replay"],
+               ["rounds"], ["life"], ["device"], ["disk"], ["session"], ["api"]],
 }
 FOLDERS = set(MAY_INCLUDE)
 # Public headers, with the one folder of ours that they may include.
 PUBLIC_HEADERS = {
-    pathlib.PurePosixPath("worker/include/warren"): "warren",
-    pathlib.PurePosixPath("worker/rabit/include"): "rabit",
+    pathlib.PurePosixPath("include/warren"): "warren",
+    pathlib.PurePosixPath("rabit/include"): "rabit",
 }
 PUBLIC_SYSTEM = re.compile(r"[a-z_]+|stddef\.h|stdint\.h|stdbool\.h|stdio\.h|inttypes\.h|strings\.h|time\.h")
 # rabit's streams are dmlc-core's, where a program has that.
-PUBLIC_EXCEPTIONS = {"worker/rabit/include/rabit/serializable.h": {"dmlc/io.h"}}
+PUBLIC_EXCEPTIONS = {"rabit/include/rabit/serializable.h": {"dmlc/io.h"}}
 
 # recovery/ may include these of the standard library: none does I/O, reads a clock, starts a thread or draws a number.
 PURE = {
@@ -43,7 +52,7 @@ IMPURE_CALLS = re.compile(
     r"(?<![\w:.>])(?:getenv|rand|srand|fopen|printf|clock_gettime|gettimeofday|usleep|sleep|nanosleep))\s*[({;<]")
 PURE_EXCEPTIONS = {
     # A broken invariant ends the process, and says why on standard error.
-    "recovery/check.h": {"cstdio"},
+    "recovery/base/check.h": {"cstdio"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -59,6 +68,21 @@ def _includes(text: str):
 def _allowed(folder: str, target: str) -> bool:
     top = target.split("/")[0]
     return top == folder or top in MAY_INCLUDE[folder] or target in MAY_INCLUDE[folder]
+
+
+def _room_problem(name: pathlib.PurePath, target: str) -> str | None:
+    """What is wrong with this include from one room of a folder into another; None if nothing is."""
+    own, other = name.parts, target.split("/")
+    if own[0] not in ROOMS or other[0] != own[0] or (own[1] == other[1] and len(own) > 2):
+        return None
+    floors = {room: floor for floor, rooms in enumerate(ROOMS[own[0]]) for room in rooms}
+    for path in (own, other):
+        if len(path) < 3 or path[1] not in floors:
+            return f"'{'/'.join(path)}' is in no room of {own[0]}/ that scripts/checks/includes.py knows"
+    if floors[other[1]] >= floors[own[1]]:
+        return (f"{own[0]}/{own[1]}/ may not include {own[0]}/{other[1]}/ ('{target}'); from the ground up the rooms are "
+                f"{', '.join(' and '.join(rooms) for rooms in ROOMS[own[0]])}")
+    return None
 
 
 def _check_file(name: pathlib.Path, text: str) -> list[str]:
@@ -85,11 +109,13 @@ def _check_file(name: pathlib.Path, text: str) -> list[str]:
         elif top == "warren":
             if folder in {"recovery", "storage", "tracker"}:
                 problems.append(f"{where}: {folder}/ may not include the worker's public header '{target}'")
-            elif folder == "python" and target != "warren/c_api.h":
-                problems.append(f"{where}: python/ lies over warren/c_api.h alone, not '{target}'")
+            elif folder in {"python", "rabit"} and target != "warren/c_api.h":
+                problems.append(f"{where}: {folder}/ lies over warren/c_api.h alone, not '{target}'")
         elif top in FOLDERS and not _allowed(folder, target):
             problems.append(f"{where}: {folder}/ may not include {top}/ ('{target}'); it may include "
                             f"{', '.join(sorted(MAY_INCLUDE[folder])) or 'nothing of ours but itself'}")
+        elif problem := _room_problem(name, target):
+            problems.append(f"{where}: {problem}")
         elif top not in FOLDERS and folder == "recovery":
             problems.append(f"{where}: recovery/ includes the standard library and protobuf's messages, not '{target}'")
     if folder == "recovery":

@@ -11,7 +11,7 @@ SKIP = re.compile(r"\bGTEST_" + r"SKIP\b|\bDISABLED" + r"_\w|@unittest\.skip")
 # Tests that need hardware, root, or namespaces skip themselves where they have none; scripts/run_tests.py counts those cases.
 MAY_SKIP = {"tests/cli/cli_test.cc", "tests/cuda/gpu_test.cc", "tests/e2e/process_test.cc", "tests/e2e/rewire_test.cc",
             "tests/e2e/straggler_test.cc", "tests/e2e/weather_test.cc", "tests/storage/secret_test.cc",
-            "tests/worker/connector_test.cc", "tests/worker/segments/exchange_test.cc"}
+            "tests/worker/transport/connector_test.cc", "tests/worker/segments/exchange_test.cc"}
 CONFLICT = re.compile(r"^(?:<{7}|>{7})( |$)")
 SUFFIXES = {".h", ".cc", ".cpp", ".c", ".cu", ".py", ".sh", ".cmake", ".txt", ".md", ".json", ".proto", ".yml", ".yaml", ""}
 

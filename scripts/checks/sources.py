@@ -8,7 +8,7 @@ import pathlib
 import shlex
 import subprocess
 
-PRODUCT = {"recovery", "storage", "tracker", "worker", "cuda", "chaos", "cli"}
+PRODUCT = {"recovery", "storage", "tracker", "worker", "launcher", "rabit", "cuda", "chaos", "cli"}
 ALL = PRODUCT | {"bench", "examples", "tests"}
 DATABASE = pathlib.PurePath("build/alone/compile_commands.json")
 
@@ -57,6 +57,15 @@ def commands(root: pathlib.Path) -> dict[str, list[str]] | None:
             words = words[1:]
         found[path.relative_to(root).as_posix()] = words
     return found or None
+
+
+def compiled_alone(root: pathlib.Path) -> set[str]:
+    """Sources that the release build compiles by themselves, in no batch; none where there is no such build."""
+    database = root / "build/release/compile_commands.json"
+    if not database.exists():
+        return set()
+    paths = {pathlib.Path(entry["file"]) for entry in json.loads(database.read_text())}
+    return {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
 
 
 def missing_database() -> str:

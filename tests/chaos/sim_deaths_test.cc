@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Scenario, DiesAtEachPassage,
 
 // Whose links do not exist yet, or not any more, when its process dies is missed by those who want to connect to it, or
 // wait for its log: all the same it is not silence alone that tells.
-TEST(Scenario, AProcessThatDiesBetweenTwoEpochsIsNotWaitedForUntilItIsSilent) {
+TEST(Scenario, AProcessThatDiesBetweenTwoGenerationsIsNotWaitedForUntilItIsSilent) {
   std::uint64_t struck = 0;
   for (std::uint64_t seed = 11; seed <= 14; ++seed) {
     SimOptions options = calm(3, seed);
@@ -104,7 +104,7 @@ TEST(Scenario, AProcessThatDiesBetweenTwoEpochsIsNotWaitedForUntilItIsSilent) {
     options.algorithm = "ring";
     options.collective = Collective::kAllreduce;
     options.groups = false;
-    // The first death makes an epoch end, the second strikes as the next one begins.
+    // The first death makes a generation end, the second strikes as the next one begins.
     SimOptions first = options;
     const SimOutcome whole = simulate(options);
     ASSERT_EQ(whole.verdict, "");

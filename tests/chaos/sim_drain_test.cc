@@ -2,7 +2,7 @@
 // goes (docs/decisions/0012, "What a drain leaves behind").
 #include <gtest/gtest.h>
 
-#include "recovery/worker_machine.h"
+#include "recovery/worker/worker_machine.h"
 #include "tests/chaos/sim_scenarios.h"
 
 namespace warren::chaos {
@@ -37,8 +37,8 @@ TEST(Drain, WhoHadGoneBeyondACommitServesUntilTheNext) {
   }
 }
 
-// The epoch whose plan is the first that names it ends a moment later, before it has said that it has the plan: it was
-// named no more, and the checkpoint was lost of which it had the only copy.
+// The generation whose plan is the first that names it ends a moment later, before it has said that it has the plan: it
+// was named no more, and the checkpoint was lost of which it had the only copy.
 TEST(Drain, WhoServesIsGivenTimeToHearOfItsFirstPlan) {
   const SimOutcome outcome = simulate(noticed(102524));
   EXPECT_EQ(outcome.verdict, "") << outcome.setting;

@@ -35,7 +35,7 @@ TEST(Gpus, EveryInvariantHolds) {
   EXPECT_GT(with_faults, 120 / kFewer);
 }
 
-TEST(Gpus, WithoutFaultsOneEpochIsEnough) {
+TEST(Gpus, WithoutFaultsOneGenerationIsEnough) {
   std::uint64_t exchanged = 0;
   for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
     const SimOutcome o = simulate(exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed * kNcclFails + kNcclWell));
@@ -46,7 +46,7 @@ TEST(Gpus, WithoutFaultsOneEpochIsEnough) {
   EXPECT_GT(exchanged, 200 / kFewer);
 }
 
-// NCCL fails, and brings other bits, in ranks that live: it costs epochs, and no results.
+// NCCL fails, and brings other bits, in ranks that live: it costs generations, and no results.
 TEST(Gpus, NcclFailsAndTheJobGoesOn) {
   std::uint64_t interrupts = 0, exchanged = 0;
   for (std::uint64_t seed = 1; seed <= seeds(30); ++seed) {
@@ -76,7 +76,7 @@ TEST(Gpus, ARankDiesAtAnyMoment) {
 }
 
 // Ranks of one host combine inputs on a GPU where they lie, and results go from one to the other.
-TEST(Loans, WithoutFaultsOneEpochIsEnough) {
+TEST(Loans, WithoutFaultsOneGenerationIsEnough) {
   std::uint64_t lent = 0, from_gpus = 0, copied = 0;
   for (std::uint64_t seed = 1; seed <= seeds(15); ++seed) {
     SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed * kNcclFails + kNcclWell);
@@ -113,7 +113,7 @@ TEST(Loans, ARankDiesAtAnyMoment) {
   EXPECT_GT(lent, 150 / kFewer);
   EXPECT_GT(from_gpus, 150 / kFewer);
   EXPECT_GT(interrupts, 40 / kFewer);
-  EXPECT_GT(came_home, 2 / kFewer) << "inputs are lent while epochs end";
+  EXPECT_GT(came_home, 2 / kFewer) << "inputs are lent while generations end";
   EXPECT_GT(fell, 0u) << "results are read while others take their place";
   EXPECT_GT(failed, 0u);
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "chaos/sim/cluster.h"
-#include "recovery/tracker_machine.h"
+#include "recovery/tracker/tracker_machine.h"
 #include "tests/sanitized.h"
 
 namespace warren::chaos {

@@ -309,6 +309,7 @@ TEST(Scenario, RoundsThatAProcessMakesOnce) {
   EXPECT_GT(unmet, seeds(120) / 10);
 }
 
+// Each seed has a third of the passages: the six of them have every third of them for both sizes of a world.
 TEST(Scenario, WhoMakesARoundOnceDiesAtEachPassage) {
   std::uint64_t struck = 0, met = 0, unmet = 0;
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
@@ -322,7 +323,7 @@ TEST(Scenario, WhoMakesARoundOnceDiesAtEachPassage) {
     ASSERT_EQ(whole.verdict, "");
     for (std::size_t worker = 0; worker < whole.passages.size(); ++worker) {
       const std::uint64_t passages = whole.passages[worker][static_cast<std::size_t>(KillPoint::kReturn)];
-      for (std::uint64_t at = 0; at < passages; ++at) {
+      for (std::uint64_t at = seed % 3; at < passages; at += 3) {
         SimOptions one = options;
         one.deaths.push_back({worker, KillPoint::kReturn, at, false});
         // And another one, now and then, in the same version.

@@ -103,8 +103,8 @@ TEST(Shrink, ARingLosesARankAndAnotherInTheRerun) {
   EXPECT_GT(twice, 10 / kFewer);
 }
 
-// Two die at the same frame of theirs. Of the second one the others may have lost no link when the epoch is ended for
-// the first, and they close their links then.
+// Two die at the same frame of theirs. Of the second one the others may have lost no link when the generation is ended
+// for the first, and they close their links then.
 TEST(Shrink, OfTwoThatDieAtOnceNeitherIsWaitedForUntilItIsFenced) {
   std::uint64_t struck = 0, told = 0;
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
@@ -303,7 +303,7 @@ TEST(Shrink, TheTrackerDiesBeforeEachEffect) {
   EXPECT_GT(rebuilt, 50 / kFewer);
 }
 
-// It stopped the others in each of four hundred epochs, because what it would have had to load was lost.
+// It stopped the others in each of four hundred generations, because what it would have had to load was lost.
 TEST(Shrink, WhoCannotLoadIsNotCalledAgainWhileThatVersionStands) {
   SimOptions options;
   options.seed = 2519;

@@ -434,20 +434,21 @@ TEST(Run, TheExitCodeIsTheProgramsOwn) {
   EXPECT_THAT(missing.error, HasSubstr("cannot start 'no-such-program': No such file"));
 }
 
-TEST(Run, WorkersShareTheCoresAndPythonHoldsNoOutputBackUnlessTheUserSaysSo) {
-  const std::vector<std::string> show = {"--", "sh", "-c", "echo \"$OMP_NUM_THREADS,$PYTHONUNBUFFERED\""};
+TEST(Run, WorkersShareTheCoresAndPythonIsSetForRestartsUnlessTheUserSaysSo) {
+  const std::vector<std::string> show = {"--", "sh", "-c",
+                                         "echo \"$OMP_NUM_THREADS,$PYTHONUNBUFFERED,$PYTHONHASHSEED\""};
   const auto run = [&](std::vector<std::string> arguments, const std::vector<std::string>& variables = {}) {
     arguments.insert(arguments.begin(), "run");
     arguments.insert(arguments.end(), show.begin(), show.end());
     return warren(arguments, variables).output;
   };
   const unsigned cores = std::thread::hardware_concurrency();
-  EXPECT_EQ(run({"-n", "1"}), "[0] " + std::to_string(cores) + ",1\n");
-  EXPECT_EQ(run({"-n", "1", "--bind_to_core"}), "[0] 1,1\n");
+  EXPECT_EQ(run({"-n", "1"}), "[0] " + std::to_string(cores) + ",1,0\n");
+  EXPECT_EQ(run({"-n", "1", "--bind_to_core"}), "[0] 1,1,0\n");
   const std::string share = std::to_string(std::max(1u, cores / 2));
-  EXPECT_THAT(run({"-n", "2"}), HasSubstr("[1] " + share + ",1\n"));
+  EXPECT_THAT(run({"-n", "2"}), HasSubstr("[1] " + share + ",1,0\n"));
   // A variable that is empty is one that the user has set.
-  EXPECT_EQ(run({"-n", "1"}, {"OMP_NUM_THREADS=3", "PYTHONUNBUFFERED="}), "[0] 3,\n");
+  EXPECT_EQ(run({"-n", "1"}, {"OMP_NUM_THREADS=3", "PYTHONUNBUFFERED="}), "[0] 3,,0\n");
 }
 
 TEST(Run, WrongSettingsAreSaidOnceBeforeAnythingStarts) {
@@ -763,7 +764,7 @@ TEST(Run, GoesOnFromItsCheckpointWithAnotherNumberOfWorkers) {
   ASSERT_EQ(first.code, 4) << first.error;
   const Ended refused = run(2, 6, false);
   EXPECT_NE(refused.code, 0);
-  EXPECT_THAT(refused.error, HasSubstr("world size 2 is not the job's 3"));
+  EXPECT_THAT(refused.error, HasSubstr("world_size 2 is not the job's 3"));
   EXPECT_THAT(refused.error, HasSubstr("start them all with --resize"));
   const Ended smaller = run(2, 6, true);
   ASSERT_EQ(smaller.code, 4) << smaller.error;

@@ -22,7 +22,7 @@ tracker::Snapshot snapshot() {
   tracker::JobStatus job;
   job.name = "digits";
   job.view.state = TrackerMachine::State::kRunning;
-  job.view.epoch = Epoch(7);
+  job.view.generation = Generation(7);
   job.view.world_size = 2;
   job.view.interrupts = 1;
   job.view.last_interrupt = "rank 1 \x1b[31mwas lost";
@@ -98,7 +98,7 @@ TEST(StatusView, AJobThatCannotGoOnIsLost) {
   tracker::Snapshot s = snapshot();
   s.jobs[0].view.state = TrackerMachine::State::kGathering;
   s.jobs[0].view.lost = true;
-  EXPECT_THAT(status_table(tracker::to_json(s), "").value(), HasSubstr("job digits: lost, epoch 7, "));
+  EXPECT_THAT(status_table(tracker::to_json(s), "").value(), HasSubstr("job digits: lost, generation 7, "));
 }
 
 TEST(StatusView, SaysWhy) {
@@ -195,7 +195,7 @@ TEST(StatusView, ShowsWhoWaitsForWhom) {
   const auto r = status_table(tracker::to_json(snapshot()), "");
   ASSERT_TRUE(r.ok()) << r.status().describe();
   EXPECT_THAT(r.value(), HasSubstr("tracker 0.1.0, up 65.4 s, port 9370\n"));
-  EXPECT_THAT(r.value(), HasSubstr("job digits: running, epoch 7, 1 of 2 workers alive (1 lost), 1 interrupt\n"));
+  EXPECT_THAT(r.value(), HasSubstr("job digits: running, generation 7, 1 of 2 workers alive (1 lost), 1 interrupt\n"));
   EXPECT_THAT(r.value(), HasSubstr("waits 2.3 s for ranks 1, 4 to 6"));
   EXPECT_THAT(r.value(), HasSubstr("round 3.17"));
   EXPECT_THAT(r.value(), HasSubstr("20 KiB"));

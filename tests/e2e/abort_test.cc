@@ -117,15 +117,18 @@ TEST_F(Abort, ACallThatDoesNotFinishInItsTimeEndsThisLifeAlone) {
 }
 
 TEST_F(Abort, ATimeoutCountsAlsoWhileNobodyWaits) {
+  std::promise<void> over;
   const auto errors = cluster_.run(
       2,
       [&](Communicator& comm) {
-        if (comm.rank() == 1) return;
+        // Were rank 1 to leave at once, rank 0 could still wait for its plan, and for rank 1's next life.
+        if (comm.rank() == 1) return over.get_future().wait();
         std::promise<ErrorCode> ended;
         std::vector<int> value{1};
         Handle handle = comm.within(50ms).allreduce_async(std::span(value));
         handle.on_complete([&](const Error* e) { ended.set_value(e == nullptr ? ErrorCode{} : e->code()); });
         EXPECT_EQ(ended.get_future().get(), ErrorCode::timeout);
+        over.set_value();
       },
       {}, false);
   for (const auto& error : errors) EXPECT_FALSE(error.has_value()) << error->what();

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/e2e/cluster.h"
-#include "worker/launch/costs_file.h"
+#include "worker/settings/costs_file.h"
 
 namespace warren {
 namespace {

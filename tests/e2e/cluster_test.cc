@@ -4,8 +4,6 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -519,7 +517,7 @@ void exchange_each(Communicator& comm) {
   (exchange(T{1}), ...);
 }
 
-// An element type that the receiver does not know is damage to it, and is asked for again in each epoch.
+// An element type that the receiver does not know is damage to it, and is asked for again in each generation.
 TEST(Cluster, MessagesOfEachElementType) {
   Cluster cluster;
   cluster.run_well(2, exchange_each<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,
@@ -660,7 +658,7 @@ TEST(Cluster, JobsRunSideBySideAndOneAfterTheOther) {
   job("c", 2);
 }
 
-// The members of an epoch that has ended form the next one; ranks stay with their worker ids.
+// The members of a generation that has ended form the next one; ranks stay with their worker ids.
 TEST(Cluster, RanksAreKeptOverLives) {
   Cluster cluster;
   std::vector<int> ranks(3, -1);
@@ -679,7 +677,7 @@ TEST(Cluster, RanksAreKeptOverLives) {
       hosts);
 }
 
-TEST(Cluster, AFlippedBitBetweenAWorkerAndTheTrackerCostsAConnectionAndNoEpoch) {
+TEST(Cluster, AFlippedBitBetweenAWorkerAndTheTrackerCostsAConnectionAndNoGeneration) {
   std::mutex mutex;
   std::vector<std::string> events;
   Cluster cluster("127.0.0.1", false, [&](std::string_view, const LogEvent& e) {
@@ -704,40 +702,6 @@ TEST(Cluster, AFlippedBitBetweenAWorkerAndTheTrackerCostsAConnectionAndNoEpoch) 
       });
   const std::lock_guard lock(mutex);
   EXPECT_THAT(events, ::testing::Not(::testing::Contains("interrupted")));
-}
-
-// ZeroMQ's calls end early when a signal handler runs in their thread.
-TEST(Cluster, ASignalStormFailsNoCreateAndLeavesNoThreadBehind) {
-  Cluster cluster;
-  struct sigaction count {
-  }, before{};
-  static std::atomic<int> signals;
-  count.sa_handler = [](int) { ++signals; };
-  ASSERT_EQ(::sigaction(SIGUSR1, &count, &before), 0);
-  const auto threads = [] {
-    const std::filesystem::directory_iterator tasks("/proc/self/task");
-    return std::distance(begin(tasks), end(tasks));
-  };
-  const auto cycle = [&](int i) {
-    Communicator comm = Communicator::create(cluster.options(0, 1, "job" + std::to_string(i)));
-    EXPECT_EQ(comm.allreduce(1), 1);
-    comm.finalize();
-  };
-  cycle(0);
-  const auto usual = threads();
-  std::atomic<bool> over{false};
-  std::thread storm([&over, program = ::pthread_self()] {
-    while (!over) {
-      ::pthread_kill(program, SIGUSR1);
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  });
-  for (int i = 1; i <= 40; ++i) EXPECT_NO_THROW(cycle(i));
-  over = true;
-  storm.join();
-  EXPECT_GT(signals, 40);
-  EXPECT_EQ(threads(), usual);
-  ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
 // The control thread took connections as long as there were any, and came to no heartbeat meanwhile.

@@ -112,7 +112,7 @@ TEST(Drain, WhoLeavesServesWhatItsHostHasLogged) {
   EXPECT_EQ(events.count("server_gone"), 1);
 }
 
-// A rank that waits for one that stands still leaves all the same: at the latest when the epoch ends.
+// A rank that waits for one that stands still leaves all the same: at the latest when the generation ends.
 TEST(Drain, IsNotHeldUpByOthers) {
   Cluster cluster;
   const testing::TempDir folder;

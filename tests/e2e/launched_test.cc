@@ -322,7 +322,7 @@ TEST(OnGpus, FaultsStrikeCallsWhoseBytesNcclMoves) {
                                   trace);
   EXPECT_EQ(report.value("fault_count", 0), 3);
   EXPECT_GT(report.value("rounds_exchanged", 0), 0);
-  EXPECT_THAT(file_text(trace), HasSubstr(" ms after the end of the epoch that had one before"));
+  EXPECT_THAT(file_text(trace), HasSubstr(" ms after the end of the generation that had one before"));
 }
 
 TEST(OnGpus, BenchChecksWhatComesFromThere) {

@@ -677,7 +677,7 @@ TEST(Lives, RanksThatGiveOneGroupDifferentListsHearOfIt) {
 }
 
 // Plans come on a thread of the library's, at any moment, also while the program asks for what they say.
-TEST(Lives, AProgramThatCallsWhileAnEpochBeginsSeesOneWorld) {
+TEST(Lives, AProgramThatCallsWhileAGenerationBeginsSeesOneWorld) {
   constexpr int kRanks = 3, kLives = 60;
   Cluster cluster;
   std::atomic<bool> over{false}, told{false};

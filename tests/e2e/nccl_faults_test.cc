@@ -63,15 +63,15 @@ class NcclFaults : public NcclJobs {
   }
 };
 
-// Which rank's call it is nobody can say; the other one's waits until the epoch ends.
-TEST_F(NcclFaults, AnErrorEndsTheEpochAndNoLife) {
+// Which rank's call it is nobody can say; the other one's waits until the generation ends.
+TEST_F(NcclFaults, AnErrorEndsTheGenerationAndNoLife) {
   for (const int after : {0, 1, 3, 5}) meets("nccl_exchange", after, FakeFault::kError);
   for (const int after : {0, 3, 9}) meets("nccl_state", after, FakeFault::kError);
   EXPECT_THAT(warned(), HasSubstr("injected into nccl_exchange"));
   EXPECT_THAT(warned(), HasSubstr("injected into nccl_state"));
 }
 
-// The abort of an epoch's communicator, which another rank's loss has ended, hangs: this life cannot go on, either.
+// The abort of a generation's communicator, which another rank's loss has ended, hangs: this life cannot go on, either.
 TEST_F(NcclFaults, AnAbortThatHangsEndsTheLife) {
   const auto options_of = [&](int rank) {
     Options o = cluster_.options(rank, 2);
@@ -86,7 +86,7 @@ TEST_F(NcclFaults, AnAbortThatHangsEndsTheLife) {
         Communicator first = Communicator::create(options_of(1));
         warm_up(first, 1);
         while (!lost) std::this_thread::yield();
-        // Rank 0's, whose epoch ends because this life does.
+        // Rank 0's, whose generation ends because this life does.
         fake_gpu().controls.arm("nccl_abort.0", 0, FakeFault::kHang);
       }
       Communicator second = Communicator::create(options_of(1));
@@ -105,7 +105,7 @@ TEST_F(NcclFaults, AnAbortThatHangsEndsTheLife) {
     }
     ADD_FAILURE() << "its GPU is of no more use";
   } catch (const Error& e) {
-    EXPECT_THAT(e.what(), HasSubstr("NCCL's communicator of an epoch that is over has not ended in 2000 ms"));
+    EXPECT_THAT(e.what(), HasSubstr("NCCL's communicator of a generation that is over has not ended in 2000 ms"));
     EXPECT_THAT(e.what(), HasSubstr("this worker's life in the job is over"));
   }
   ended = true;
@@ -139,7 +139,7 @@ TEST_F(NcclFaults, AHangInsideOfNcclEndsTheLife) {
       ADD_FAILURE() << e.what();
     }
   });
-  const char* const kSays = "NCCL's communicator of an epoch that is over has not ended in 2000 ms";
+  const char* const kSays = "NCCL's communicator of a generation that is over has not ended in 2000 ms";
   std::thread watch([&] {
     for (int i = 0; i < 4000 && warned().find(kSays) == std::string::npos; i++) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -242,7 +242,7 @@ TEST_F(NcclLies, AnAbortIsNoticedWithoutChecksumsToo) {
   go_on({0, 2, 5}, FakeFault::kAbort, 2, false, kNothingCame);
 }
 
-TEST_F(NcclLies, AFlippedBitCostsAnEpoch) {
+TEST_F(NcclLies, AFlippedBitCostsAGeneration) {
   go_on({0, 1, 2, 3, 4, 5}, FakeFault::kFlip, 2, true, "has another checksum than what was sent");
   EXPECT_THAT(warned(), HasSubstr("NCCL has failed: what came from the GPU of rank"));
   // Its word has come well.

@@ -72,10 +72,10 @@ TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
       EXPECT_THAT(e.what(), HasSubstr(says));
     }
   };
-  refused("NCCL 2.30.2 is not the job's 2.28.9, which worker 0 on host host-0 set");
+  refused("nccl 2.30.2 is not the job's 2.28.9, which worker 0 on host host-0 set");
   fake_gpu().controls.say_nccl(22809);
   ASSERT_EQ(setenv("WARREN_NCCL", "0", 1), 0);
-  refused("NCCL off is not the job's 2.28.9");
+  refused("nccl off is not the job's 2.28.9");
   ASSERT_EQ(setenv("WARREN_NCCL", "1", 1), 0);
   fake_gpu().controls.arm("init", 0, FakeFault::kNone);
   refused("this worker has no GPU: GPU buffers: ");
@@ -171,7 +171,7 @@ TEST_F(NcclJobs, ThatDoNotBeginGoByWayOfTheCpu) {
         });
     EXPECT_EQ(all, expected);
     EXPECT_THAT(warned(), HasSubstr(c.says));
-    EXPECT_THAT(warned(), HasSubstr("by way of the CPU until the next epoch"));
+    EXPECT_THAT(warned(), HasSubstr("by way of the CPU until the next generation"));
   }
   warnings_.clear();
   ASSERT_EQ(setenv("WARREN_NCCL_ROOT", "/nowhere/warren_nccl_root", 1), 0);

@@ -195,7 +195,7 @@ TEST(Processes, AStoppedRankIsNoticedFencedAndFindsOut) {
     EXPECT_THAT(said, StartsWith("failed 5 "));
     EXPECT_THAT(said, HasSubstr("rank 1"));
   }
-  // The others form the next epoch while it sleeps; awake again it harms nobody.
+  // The others form the next generation while it sleeps; awake again it harms nobody.
   workers[0].reset();
   workers[2].reset();
   std::vector<std::unique_ptr<Process>> next = start(cluster, 3, 100000);

@@ -20,7 +20,7 @@ using chaos::process::Network;
 using testing::Cluster;
 
 // Nobody is to blame for weather that all have alike, and nobody is given up: the round timeout is 4 s.
-TEST(Weather, AJitterOf200MsAndLostFramesEndNoEpoch) {
+TEST(Weather, AJitterOf200MsAndLostFramesEndNoGeneration) {
   constexpr int kRanks = 4;
   const auto network = Network::create(kRanks, {.delay_ms = 1, .jitter_ms = 200, .loss_permille = 2, .seed = 7});
   if (!network.ok()) GTEST_SKIP() << network.status().describe();

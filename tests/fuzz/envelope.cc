@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "recovery/check.h"
-#include "recovery/codec.h"
+#include "recovery/base/check.h"
+#include "recovery/wire/codec.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "recovery/check.h"
-#include "recovery/fetch_codec.h"
+#include "recovery/base/check.h"
+#include "recovery/wire/fetch_codec.h"
 #include "storage/host_log.h"
 #include "worker/replay/replayer.h"
 

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "recovery/check.h"
-#include "recovery/frame.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/frame.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   warren::FrameBytes bytes{};

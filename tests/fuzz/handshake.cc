@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "worker/transport/handshake.h"
 
 namespace hs = warren::worker::handshake;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "storage/secret.h"
 
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "recovery/check.h"
-#include "recovery/codec.h"
-#include "recovery/fetch_codec.h"
-#include "recovery/frame.h"
+#include "recovery/base/check.h"
+#include "recovery/wire/codec.h"
+#include "recovery/wire/fetch_codec.h"
+#include "recovery/wire/frame.h"
 #include "worker/transport/handshake.h"
 
 namespace {
@@ -30,7 +30,7 @@ std::string_view view(std::span<const std::byte> bytes) {
 
 void frames() {
   warren::FrameHeader header;
-  header.epoch = warren::Epoch(3);
+  header.generation = warren::Generation(3);
   header.round.sequence = warren::Sequence(17);
   header.payload_bytes = 4096;
   header.fingerprint = {
@@ -104,7 +104,7 @@ void envelopes() {
   });
   put("heartbeat", [](Envelope& e) {
     auto* heartbeat = e.mutable_heartbeat();
-    heartbeat->set_epoch(3);
+    heartbeat->set_generation(3);
     heartbeat->set_beat(5);
     auto* round = heartbeat->add_rounds();
     round->set_sequence(17);
@@ -133,51 +133,51 @@ void envelopes() {
     link->set_awaited_ms(8000);
   });
   put("link_broken", [](Envelope& e) {
-    e.mutable_link_broken()->set_epoch(3);
+    e.mutable_link_broken()->set_generation(3);
     e.mutable_link_broken()->set_peer(1);
     e.mutable_link_broken()->set_peer_incarnation(13);
     e.mutable_link_broken()->set_evidence("closed by peer");
   });
   put("round_failed", [](Envelope& e) {
-    e.mutable_round_failed()->set_epoch(3);
+    e.mutable_round_failed()->set_generation(3);
     e.mutable_round_failed()->set_code(6);
     e.mutable_round_failed()->set_reason("ranks disagree");
   });
-  put("stopped", [](Envelope& e) { e.mutable_stopped()->set_epoch(4); });
+  put("stopped", [](Envelope& e) { e.mutable_stopped()->set_generation(4); });
   put("leave", [](Envelope& e) {
-    e.mutable_leave()->set_epoch(3);
+    e.mutable_leave()->set_generation(3);
     e.mutable_leave()->set_finalize(true);
   });
   put("report", [](Envelope& e) {
-    e.mutable_report()->set_epoch(4);
+    e.mutable_report()->set_generation(4);
     e.mutable_report()->set_version(2);
     add_position(e.mutable_report()->mutable_positions(), 1, 17, true);
     add_position(e.mutable_report()->mutable_positions(), 2, 3, false);
   });
   put("load", [](Envelope& e) { e.mutable_load(); });
   put("vote", [](Envelope& e) {
-    e.mutable_vote()->set_epoch(3);
+    e.mutable_vote()->set_generation(3);
     e.mutable_vote()->set_version(2);
     add_position(e.mutable_vote()->mutable_positions(), 1, 17, true);
   });
   put("log_gap", [](Envelope& e) {
-    e.mutable_log_gap()->set_epoch(3);
+    e.mutable_log_gap()->set_generation(3);
     e.mutable_log_gap()->set_reason("nobody holds it");
   });
   put("checkpoint_lost", [](Envelope& e) {
-    e.mutable_log_gap()->set_epoch(3);
+    e.mutable_log_gap()->set_generation(3);
     e.mutable_log_gap()->set_reason("its copies are lost");
     e.mutable_log_gap()->mutable_checkpoint()->set_version(2);
   });
   put("forget", [](Envelope& e) { e.mutable_forget()->set_force(true); });
   put("forgotten", [](Envelope& e) { e.mutable_forgotten(); });
   put("known", [](Envelope& e) {
-    e.mutable_known()->set_epoch(4);
-    e.mutable_known()->set_plan_epoch(3);
+    e.mutable_known()->set_generation(4);
+    e.mutable_known()->set_plan_generation(3);
     e.mutable_known()->set_committed(true);
     e.mutable_known()->set_committed_version(2);
   });
-  put("tell", [](Envelope& e) { e.mutable_tell()->set_epoch(3); });
+  put("tell", [](Envelope& e) { e.mutable_tell()->set_generation(3); });
   put("loaded", [](Envelope& e) {
     e.mutable_loaded()->set_committed(true);
     e.mutable_loaded()->set_version(2);
@@ -194,7 +194,7 @@ void envelopes() {
   });
   put("plan", [](Envelope& e) {
     auto* plan = e.mutable_plan();
-    plan->set_epoch(3);
+    plan->set_generation(3);
     fill(plan->mutable_settings());
     plan->mutable_settings()->set_replicas(2);
     plan->mutable_settings()->set_replace_after_ms(3000);
@@ -221,7 +221,7 @@ void envelopes() {
   });
   put("plan_with_a_detour", [](Envelope& e) {
     auto* plan = e.mutable_plan();
-    plan->set_epoch(3);
+    plan->set_generation(3);
     plan->set_run(11);
     fill(plan->mutable_settings());
     plan->mutable_settings()->set_world_size(3);
@@ -248,23 +248,23 @@ void envelopes() {
     for (const std::uint32_t rank : {1u, 0u, 2u}) order->add_ranks(rank);
   });
   put("interrupt", [](Envelope& e) {
-    e.mutable_interrupt()->set_epoch(4);
+    e.mutable_interrupt()->set_generation(4);
     e.mutable_interrupt()->set_code(5);
     e.mutable_interrupt()->set_reason("rank 1 is gone");
     e.mutable_interrupt()->add_lost(1);
     e.mutable_interrupt()->set_resume(true);
   });
   put("interrupt_that_ends_the_job", [](Envelope& e) {
-    e.mutable_interrupt()->set_epoch(4);
+    e.mutable_interrupt()->set_generation(4);
     e.mutable_interrupt()->set_code(2);
     e.mutable_interrupt()->set_reason("what it would go on from is lost");
     e.mutable_interrupt()->set_ends_job(true);
   });
-  put("finished", [](Envelope& e) { e.mutable_finished()->set_epoch(3); });
+  put("finished", [](Envelope& e) { e.mutable_finished()->set_generation(3); });
   put("heartbeat_reply", [](Envelope& e) { e.mutable_heartbeat_reply()->set_beat(5); });
   put("leave_request", [](Envelope& e) {
     auto* leave = e.mutable_heartbeat_reply()->mutable_leave();
-    leave->set_epoch(3);
+    leave->set_generation(3);
     leave->set_within_ms(10'000);
     leave->set_reason("slow_rank");
   });
@@ -275,7 +275,7 @@ void set_fetch_head(Message& m) {
   m.set_protocol(warren::kProtocolVersion);
   m.set_sender(11);
   m.set_receiver(12);
-  m.set_epoch(3);
+  m.set_generation(3);
   m.set_id(5);
 }
 
@@ -335,7 +335,7 @@ void fetches() {
 void handshakes() {
   warren::worker::handshake::Hello hello;
   hello.job_hash = warren::worker::handshake::job_hash("digits");
-  hello.epoch = warren::Epoch(3);
+  hello.generation = warren::Generation(3);
   hello.from = warren::Rank(0);
   hello.to = warren::Rank(1);
   hello.from_incarnation = warren::Incarnation(11);
@@ -375,7 +375,7 @@ void segments() {
   using std::string_literals::operator""s;
   write("segment", "none", "\0"s);
   write("segment", "superblock", "\0\1\0\2\7\7"s);
-  write("segment", "generation", "\0\20\0\1\3"s);
+  write("segment", "stamp", "\0\20\0\1\3"s);
   write("segment", "header", "\1\0\2\x60"s + std::string(96, 'x'));
 }
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "storage/segment.h"
 
 namespace {

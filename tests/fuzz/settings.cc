@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "recovery/check.h"
-#include "recovery/limits.h"
-#include "worker/launch/settings.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
+#include "worker/settings/settings.h"
 
 namespace {
 

@@ -49,18 +49,24 @@ class Install(unittest.TestCase):
         output = run(self.prefix / "bin/warren", "run", "-n", "2", "--", build / "hello", cwd=self.root)
         self.assertEqual(len(re.findall(r"\[2,2,4\]", output.replace(" ", ""))), 2, output)
 
-    def test_the_shortest_program_of_the_read_me_is_one(self):
-        readme = (SOURCE / "README.md").read_text()
-        program = re.search(r"^```cpp\n(.*?)^```", readme, re.M | re.S).group(1)
-        cmake = re.search(r"^```\n(find_package.*?)^```", readme, re.M | re.S).group(1)
-        project = self.root / "readme"
+    def run_program_of(self, page: str) -> str:
+        """Builds the first C++ program of a page with the lines of CMake in docs/cpp.md; two workers run it."""
+        program = re.search(r"^```cpp\n(.*?)^```", (SOURCE / page).read_text(), re.M | re.S).group(1)
+        cmake = re.search(r"^```\n(find_package.*?)^```", (SOURCE / "docs/cpp.md").read_text(), re.M | re.S).group(1)
+        project = self.root / pathlib.Path(page).stem
         project.mkdir()
         (project / "main.cc").write_text(program)
         (project / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\n"
                                                 f"add_executable(program main.cc)\n{cmake}")
         run(CMAKE, "-S", project, "-B", project / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
         run(CMAKE, "--build", project / "build")
-        run(self.prefix / "bin/warren", "run", "-n", "2", "--", project / "build/program", cwd=self.root)
+        return run(self.prefix / "bin/warren", "run", "-n", "2", "--", project / "build/program", cwd=self.root)
+
+    def test_the_shortest_program_is_one(self):
+        self.assertEqual(self.run_program_of("docs/cpp.md").count("2 2 4"), 2)
+
+    def test_the_program_of_the_read_me_is_one(self):
+        self.assertIn("end 1.4999602", self.run_program_of("README.md"))
 
     def test_the_version_is_checked(self):
         for wanted, good in (("0.1", True), ("99", False)):
@@ -168,7 +174,7 @@ class Install(unittest.TestCase):
     def test_rabits_libraries_by_name_both_shared_and_static(self):
         for library in ("librabit.so", "librabit.a", "librabit_mock.so", "librabit_mock_static.a"):
             self.assertTrue((self.library.parent / library).exists(), library)
-        source = SOURCE / "tests/worker/rabit/programs/basic.cc"
+        source = SOURCE / "tests/rabit/programs/basic.cc"
         for library in ("-lrabit", "-lrabit_mock", "-lrabit_mock_static"):
             program = self.root / library.lstrip("-")
             run("g++", "-std=c++11", source, "-o", program, f"-I{self.prefix}/include", f"-L{self.library.parent}",
@@ -179,8 +185,8 @@ class Install(unittest.TestCase):
     def rabit_project(self, name: str, how: str) -> pathlib.Path:
         project = self.root / name
         project.mkdir()
-        (project / "main.cc").write_bytes((SOURCE / "tests/worker/rabit/programs/basic.cc").read_bytes())
-        (project / "common.h").write_bytes((SOURCE / "tests/worker/rabit/programs/common.h").read_bytes())
+        (project / "main.cc").write_bytes((SOURCE / "tests/rabit/programs/basic.cc").read_bytes())
+        (project / "common.h").write_bytes((SOURCE / "tests/rabit/programs/common.h").read_bytes())
         (project / "CMakeLists.txt").write_text(
             f"cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES C CXX)\nset(CMAKE_CXX_STANDARD 11)\n{how}\n"
             "add_executable(program main.cc)\ntarget_link_libraries(program PRIVATE rabit)\n"

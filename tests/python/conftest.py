@@ -10,6 +10,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WARREN = os.environ["TESTED_WARREN"]
+TIMEOUT_S = float(os.environ.get("TESTED_TIMEOUT_S", "60"))  # of a job; more on a busy machine
 # Workers that import a module which was built with a sanitizer preload its library. What the interpreter never frees is
 # no leak of ours.
 SANITIZER = os.environ.get("SANITIZER")
@@ -31,7 +32,7 @@ class Jobs:
     def run(self, ranks, program, *arguments, flags=(), code=0):
         """The output of a job that has ended with the exit code."""
         done = subprocess.run(self.command(ranks, program, *arguments, flags=flags), capture_output=True, text=True,
-                              timeout=60, check=False)
+                              timeout=TIMEOUT_S, check=False)
         output = done.stdout + done.stderr
         assert done.returncode == code, output
         return output

@@ -12,6 +12,28 @@ from test_survival import undisturbed
 ALL = collections.Counter()
 
 
+class TwoOnALine:
+    """A job whose two ranks write their first lines at one moment, and which ends when one of them is killed."""
+
+    SCRIPT = """
+sleep 600 >&- 2>&- & first=$!
+sleep 600 >&- 2>&- & second=$!
+echo "[1] process $first begins[0] process $second begins"
+echo "[0] epoch 1 of 2"
+wait -n
+kill $first $second
+true
+"""
+
+    def command(self, ranks, program, *arguments, flags=()):
+        return ["bash", "-c", self.SCRIPT]
+
+
+def test_ranks_that_share_a_line_are_both_found():
+    killed, output = run_and_kill(2, "unused", later=1, last_epoch=2, jobs=TwoOnALine(), apart=True)
+    assert killed["later"] == 1, output
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_weights_are_those_of_an_undisturbed_run(tmp_path, name, ranks):

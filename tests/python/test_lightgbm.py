@@ -34,3 +34,12 @@ def test_a_model_is_that_of_an_undisturbed_run(tmp_path, way, ranks):
 
 def test_the_model_is_that_of_lightgbms_own_network(jobs):
     jobs.run(2, "boosting.py", flags=["--restarts=0"])
+
+
+def test_trees_of_one_leaf_are_equal_on_all_ranks(jobs):
+    jobs.run(2, "one_leaf.py", flags=["--restarts=0"])
+
+
+def test_ranks_that_train_differently_are_told_by_the_line_of_the_program(jobs):
+    output = jobs.run(2, "unequal_params.py", code=1)
+    assert "warren.Desync" in output and " at unequal_params.py:13, there " in output, output

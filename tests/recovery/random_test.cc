@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-#include "recovery/plan_changes.h"
+#include "recovery/wire/plan_changes.h"
 #include "tests/recovery/script.h"
 #include "tests/sanitized.h"
 
@@ -59,11 +59,11 @@ class World {
     std::uint64_t life = 0;
     std::int64_t respawn_at = 0;
     std::int64_t stop_at = -1;  // the data path has stopped then
-    Epoch stop_epoch;
+    Generation stop_generation;
     std::int64_t look_at = -1;  // a spare that was called has looked at its host then
-    Epoch called;
+    Generation called;
     bool done = false;
-    std::uint64_t epoch = 0;
+    std::uint64_t generation = 0;
     // The program, where results are logged.
     bool loading = false, loaded = false;
     std::uint32_t timeline = 0;
@@ -72,7 +72,7 @@ class World {
   };
   // What a life has said of what it holds; void once it asks where to start from.
   struct Said {
-    std::uint64_t vote = 0, vote_epoch = 0;
+    std::uint64_t vote = 0, vote_generation = 0;
     std::vector<wire::Position> report;
   };
   struct Packet {
@@ -91,12 +91,13 @@ class World {
   // The tracker dies, and its disk with it. Those who know the job live on, for as long as it takes to tell.
   void lose_disk() {
     const bool all = std::all_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
-      return w.machine && w.epoch == newest_plan_.epoch() && w.machine->epoch() == Epoch(w.epoch) &&
-             w.machine->state() != WorkerMachine::State::kFailed;
+      return w.machine && w.generation == newest_plan_.generation() &&
+             w.machine->generation() == Generation(w.generation) && w.machine->state() != WorkerMachine::State::kFailed;
     });
-    if (!all || newest_plan_.epoch() == 0 || finished_ || tracker_->state() != TrackerMachine::State::kRunning) return;
+    if (!all || newest_plan_.generation() == 0 || finished_ || tracker_->state() != TrackerMachine::State::kRunning)
+      return;
     disk_.clear();
-    persisted_epoch_ = 0;
+    persisted_generation_ = 0;
     committed_ = 0;
     for (const Worker& w : workers_) committed_ = std::max(committed_, w.committed);
     boot_tracker();
@@ -125,6 +126,7 @@ class World {
     auto made = TrackerMachine::make({"j", Incarnation(++tracker_lives_), plan_simply}, disk_, TimeMs{now_});
     ASSERT_TRUE(made.ok()) << made.status().describe();
     tracker_.emplace(std::move(made).value());
+    invariants_ = {};
     // Its connections died with it, and what was under way on them.
     network_.clear();
     history_.clear();
@@ -146,9 +148,9 @@ class World {
       if (const auto* p = std::get_if<tracker_effect::Persist>(&effect)) {
         wire::JobRecord r;
         ASSERT_TRUE(r.ParseFromString(p->bytes));
-        ASSERT_GE(r.epoch(), persisted_epoch_) << "epochs only rise (I6)";
+        ASSERT_GE(r.generation(), persisted_generation_) << "generations only rise (I6)";
         check_record(r);
-        persisted_epoch_ = r.epoch();
+        persisted_generation_ = r.generation();
         disk_ = p->bytes;
         // A crash between two effects: what comes after them has not happened.
         if (faults_ && chance(2)) {
@@ -167,7 +169,7 @@ class World {
         post(false, envelope_of(*s));
       }
     }
-    tracker_->check_invariants();
+    invariants_.look(*tracker_);
   }
 
   void check_record(const wire::JobRecord& r) {
@@ -178,7 +180,7 @@ class World {
     ASSERT_GE(r.timeline(), timeline_) << "timelines only rise";
     timeline_ = r.timeline();
     ASSERT_GE(r.committed_version(), committed_) << "versions only grow (I5)";
-    if (r.plan().epoch() > newest_plan_.epoch()) check_new_plan(r.plan());
+    if (r.plan().generation() > newest_plan_.generation()) check_new_plan(r.plan());
     if (r.committed_version() == committed_) return;
     committed_ = r.committed_version();
     ++commits_;
@@ -186,12 +188,12 @@ class World {
     for (const wire::Member& m : r.plan().members()) {
       const Said& said = said_[m.incarnation()];
       ASSERT_EQ(said.vote, committed_) << "all have voted (I5)";
-      ASSERT_EQ(said.vote_epoch, r.plan().epoch()) << "in the epoch whose plan is in force";
+      ASSERT_EQ(said.vote_generation, r.plan().generation()) << "in the generation whose plan is in force";
     }
   }
 
   void check_new_plan(const wire::Plan& plan) {
-    if (newest_plan_.epoch() != 0 && plan.members_size() != newest_plan_.members_size()) {
+    if (newest_plan_.generation() != 0 && plan.members_size() != newest_plan_.members_size()) {
       ++resized_;
       rank_of_.clear();
       for (const wire::Member& m : plan.members()) ASSERT_TRUE(m.fresh()) << "nobody goes on in another world";
@@ -206,7 +208,7 @@ class World {
       const bool first_plan = planned_lives_.insert(m.incarnation()).second;
       ASSERT_EQ(m.fresh(), first_plan) << "a life is in one plan, unless it survives";
       ASSERT_TRUE(m.fresh() || before.contains(m.incarnation())) << "who survives was there before";
-      ASSERT_EQ(m.since(), first_plan ? plan.epoch() : before[m.incarnation()]) << "of its first plan, for good";
+      ASSERT_EQ(m.since(), first_plan ? plan.generation() : before[m.incarnation()]) << "of its first plan, for good";
     }
   }
 
@@ -225,7 +227,7 @@ class World {
         ASSERT_TRUE(covers(p)) << render(p) << " is missing in " << render_frontier(plan);
       }
     }
-    if (before.epoch() == 0) return;
+    if (before.generation() == 0) return;
     ASSERT_EQ(plan.timeline(), before.timeline() + (survivors == 0 ? 1 : 0));
     if (survivors == 0) {
       ASSERT_EQ(plan.frontier_size(), 0);
@@ -256,24 +258,24 @@ class World {
     }
     if (e.has_interrupt()) {
       if (e.interrupt().reason().find("only ranks which are gone have seen") != std::string::npos) distrusted_ = true;
-      ASSERT_LE(e.interrupt().epoch(), persisted_epoch_) << "persisted before announced";
+      ASSERT_LE(e.interrupt().generation(), persisted_generation_) << "persisted before announced";
     }
     if (!e.has_plan()) return;
-    ASSERT_LE(e.plan().epoch(), persisted_epoch_) << "persisted before announced";
+    ASSERT_LE(e.plan().generation(), persisted_generation_) << "persisted before announced";
     wire::Plan plan = e.plan();
-    if (plan.base_epoch() != 0) {
+    if (plan.base_generation() != 0) {
       wire::Plan base;
-      ASSERT_TRUE(plans_.contains(plan.base_epoch()) && base.ParseFromString(plans_[plan.base_epoch()]))
+      ASSERT_TRUE(plans_.contains(plan.base_generation()) && base.ParseFromString(plans_[plan.base_generation()]))
           << "somebody has it";
       auto whole = with_changes(base, plan);
       ASSERT_TRUE(whole.ok()) << whole.status().describe();
       plan = std::move(whole).value();
     }
     const std::string bytes = plan.SerializeAsString();
-    const auto [known, added] = plans_.emplace(plan.epoch(), bytes);
+    const auto [known, added] = plans_.emplace(plan.generation(), bytes);
     ASSERT_EQ(known->second, bytes) << "a number names one plan for ever";
     if (!added) return;
-    ASSERT_EQ(plans_.rbegin()->first, e.plan().epoch()) << "epochs only rise (I6)";
+    ASSERT_EQ(plans_.rbegin()->first, e.plan().generation()) << "generations only rise (I6)";
     for (const wire::Member& m : plan.members()) {
       const auto [rank, first] = rank_of_.emplace(m.worker_id(), m.rank());
       if (!foreign_ids_ && !spares_) {
@@ -304,9 +306,9 @@ class World {
         // What is committed already, and said again to another tracker, takes nothing back.
         const auto& vote = s->envelope.vote();
         if (s->envelope.has_vote() &&
-            std::pair(vote.epoch(), vote.version()) >= std::pair(said.vote_epoch, said.vote)) {
+            std::pair(vote.generation(), vote.version()) >= std::pair(said.vote_generation, said.vote)) {
           said.vote = vote.version();
-          said.vote_epoch = vote.epoch();
+          said.vote_generation = vote.generation();
         }
         if (s->envelope.has_load()) said.vote = 0;
         if (s->envelope.has_report()) {
@@ -314,9 +316,9 @@ class World {
         }
         post(true, s->envelope);
       } else if (const auto* i = std::get_if<worker_effect::Install>(&effect)) {
-        ASSERT_TRUE(plans_.contains(i->plan.epoch()));
-        ASSERT_GT(i->plan.epoch(), w.epoch) << "a worker's epochs only rise (I6)";
-        w.epoch = i->plan.epoch();
+        ASSERT_TRUE(plans_.contains(i->plan.generation()));
+        ASSERT_GT(i->plan.generation(), w.generation) << "a worker's generations only rise (I6)";
+        w.generation = i->plan.generation();
         if (w.loaded) {
           ASSERT_EQ(w.timeline, i->plan.timeline()) << "who goes on does so in its timeline";
         }
@@ -331,10 +333,10 @@ class World {
         if (w.pending <= w.committed) w.pending = 0;
       } else if (const auto* stop = std::get_if<worker_effect::StopDataPath>(&effect)) {
         w.stop_at = now_ + (faults_ ? below(1500) : 1);
-        w.stop_epoch = stop->epoch;
+        w.stop_generation = stop->generation;
       } else if (const auto* call = std::get_if<worker_effect::Called>(&effect)) {
         w.look_at = now_ + (faults_ ? below(300) : 1);
-        w.called = call->epoch;
+        w.called = call->generation;
       } else if (std::holds_alternative<worker_effect::Fail>(effect)) {
         ended = true;
       } else if (std::holds_alternative<worker_effect::Finished>(effect)) {
@@ -421,13 +423,13 @@ class World {
       options.join.set_resize(resize_);
       options.join_timeout_ms = 8000;
       w.machine.emplace(std::move(options));
-      w.epoch = 0;
+      w.generation = 0;
       w.machine->start(TimeMs{now_}, effects);
       return carry_out(w, effects);
     }
     if (w.stop_at >= 0 && now_ >= w.stop_at) {
       w.stop_at = -1;
-      w.machine->on_stopped(w.stop_epoch, standing(w), TimeMs{now_}, effects);
+      w.machine->on_stopped(w.stop_generation, standing(w), TimeMs{now_}, effects);
     } else if (w.look_at >= 0 && now_ >= w.look_at) {
       w.look_at = -1;
       w.machine->looked(w.called, {}, {}, TimeMs{now_}, effects);
@@ -475,12 +477,16 @@ class World {
         return w.machine->leave(true, {}, TimeMs{now_}, effects);
       }
     }
-    // Its duties become durable, in this epoch anew.
+    // Its duties become durable, in this generation anew.
     const Said& said = said_[w.life];
-    if (w.pending != 0 && (said.vote != w.pending || said.vote_epoch != w.epoch) && chance(30)) {
-      w.machine->vote(
-          {Epoch(w.epoch), Timeline(w.timeline), Version(w.pending), {}, {position(w.pending - 1, kRounds, true)}, {}},
-          TimeMs{now_}, effects);
+    if (w.pending != 0 && (said.vote != w.pending || said.vote_generation != w.generation) && chance(30)) {
+      w.machine->vote({Generation(w.generation),
+                       Timeline(w.timeline),
+                       Version(w.pending),
+                       {},
+                       {position(w.pending - 1, kRounds, true)},
+                       {}},
+                      TimeMs{now_}, effects);
     }
   }
 
@@ -502,15 +508,15 @@ class World {
     switch (random_() % (replicas_ == 0 ? 5 : 6)) {
       case 0: return end_life(w);  // killed
       case 1: w.machine->leave(false, "tired", TimeMs{now_}, effects); break;
-      case 2: w.machine->on_link_broken(w.machine->epoch(), peer, "reset", TimeMs{now_}, effects); break;
+      case 2: w.machine->on_link_broken(w.machine->generation(), peer, "reset", TimeMs{now_}, effects); break;
       case 3:
-        w.machine->on_round_failed(w.machine->epoch(), Status(Code::kCorrupt, "damaged"), TimeMs{now_}, effects);
+        w.machine->on_round_failed(w.machine->generation(), Status(Code::kCorrupt, "damaged"), TimeMs{now_}, effects);
         break;
       case 5:
         if (chance(20)) {
           WorkerMachine::Gap gap{"gone", {}, chance(30)};
           if (chance(50)) gap.setup = setup(0, 7, true);
-          w.machine->on_log_gap(w.machine->epoch(), gap, TimeMs{now_}, effects);
+          w.machine->on_log_gap(w.machine->generation(), gap, TimeMs{now_}, effects);
         }
         break;
       default:
@@ -532,9 +538,10 @@ class World {
   std::uint64_t order_ = 0, lives_ = 0, foreigners_ = 0, tracker_lives_ = 1'000'000;
   std::vector<Worker> workers_;
   std::optional<TrackerMachine> tracker_;
+  TrackerInvariants invariants_;
   std::vector<Packet> network_, history_;
   std::string disk_, transcript_;
-  std::uint64_t persisted_epoch_ = 0;
+  std::uint64_t persisted_generation_ = 0;
   std::map<std::uint64_t, std::string> plans_;
   std::set<std::uint64_t> planned_lives_;
   std::map<std::string, std::uint32_t> rank_of_;
@@ -550,7 +557,7 @@ class World {
 };
 
 // Each takes milliseconds, and under a sanitizer fifteen times as long.
-constexpr std::uint64_t kSeeds = kAddressSanitized ? 200 : 1000;
+constexpr std::uint64_t kSeeds = kAddressSanitized ? 100 : 1000;
 
 std::string tail(const World& world) {
   const std::string& all = world.transcript();

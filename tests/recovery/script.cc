@@ -101,10 +101,10 @@ PlannerOutput plan_simply(std::span<const PlannerInput> workers) {
   return out;
 }
 
-wire::Plan plan_of(std::uint64_t epoch, const std::vector<std::pair<std::string, std::uint64_t>>& workers) {
+wire::Plan plan_of(std::uint64_t generation, const std::vector<std::pair<std::string, std::uint64_t>>& workers) {
   wire::Plan p;
   const auto n = static_cast<std::uint32_t>(workers.size());
-  p.set_epoch(epoch);
+  p.set_generation(generation);
   p.set_run(workers.front().second);
   *p.mutable_settings() = settings(n);
   for (std::uint32_t rank = 0; rank < n; ++rank) {
@@ -215,12 +215,12 @@ std::string render(const wire::Envelope& e) {
   switch (e.body_case()) {
     case wire::Envelope::kJoin:
       return "Join " + e.join().worker_id() + (e.join().spare() ? " as a spare" : "") +
-             (e.join().has_followed()
-                  ? " with " + n(e.join().followed().version()) + " of epoch " + n(e.join().followed().epoch())
-                  : "") +
-             (e.join().called() == 0 ? "" : ", called in epoch " + n(e.join().called()));
+             (e.join().has_followed() ? " with " + n(e.join().followed().version()) + " of generation " +
+                                            n(e.join().followed().generation())
+                                      : "") +
+             (e.join().called() == 0 ? "" : ", called in generation " + n(e.join().called()));
     case wire::Envelope::kHeartbeat:
-      return "Heartbeat " + n(e.heartbeat().beat()) + " epoch " + n(e.heartbeat().epoch()) + " rounds " +
+      return "Heartbeat " + n(e.heartbeat().beat()) + " generation " + n(e.heartbeat().generation()) + " rounds " +
              n(e.heartbeat().rounds_finished()) +
              (e.heartbeat().gpu().inputs_lent() == 0
                   ? ""
@@ -229,30 +229,31 @@ std::string render(const wire::Envelope& e) {
                                                  e.heartbeat().draining().reason() + ")"
                                            : "");
     case wire::Envelope::kLinkBroken:
-      return "LinkBroken epoch " + n(e.link_broken().epoch()) + " peer " + n(e.link_broken().peer()) + " life " +
-             n(e.link_broken().peer_incarnation()) + (e.link_broken().gone() ? " gone: " : ": ") +
+      return "LinkBroken generation " + n(e.link_broken().generation()) + " peer " + n(e.link_broken().peer()) +
+             " life " + n(e.link_broken().peer_incarnation()) + (e.link_broken().gone() ? " gone: " : ": ") +
              e.link_broken().evidence();
     case wire::Envelope::kRoundFailed:
-      return "RoundFailed epoch " + n(e.round_failed().epoch()) + " code " + n(e.round_failed().code()) + ": " +
-             e.round_failed().reason();
-    case wire::Envelope::kStopped: return "Stopped epoch " + n(e.stopped().epoch());
+      return "RoundFailed generation " + n(e.round_failed().generation()) + " code " + n(e.round_failed().code()) +
+             ": " + e.round_failed().reason();
+    case wire::Envelope::kStopped: return "Stopped generation " + n(e.stopped().generation());
     case wire::Envelope::kLeave: {
-      std::string text = "Leave epoch " + n(e.leave().epoch()) + (e.leave().finalize() ? " finalize" : "") +
+      std::string text = "Leave generation " + n(e.leave().generation()) + (e.leave().finalize() ? " finalize" : "") +
                          (e.leave().preempted() ? " preempted" : "");
       if (e.leave().serves_ms() != 0) text += " serves " + n(e.leave().serves_ms());
       for (const wire::Position& p : e.leave().logged().positions()) text += " " + render(p);
       for (const wire::Setup& s : e.leave().setups()) text += " " + render(s);
       return text + (e.leave().reason().empty() ? "" : ": " + e.leave().reason());
     }
-    case wire::Envelope::kCalled: return "Called epoch " + n(e.called().epoch()) + (e.called().stale() ? " stale" : "");
+    case wire::Envelope::kCalled:
+      return "Called generation " + n(e.called().generation()) + (e.called().stale() ? " stale" : "");
     case wire::Envelope::kWelcome:
       if (e.welcome().spare()) {
         const wire::Follow& follow = e.welcome().follow();
         return std::string("Welcome as a spare") +
-               (e.welcome().called() == 0 ? "" : ", called in epoch " + n(e.welcome().called())) +
+               (e.welcome().called() == 0 ? "" : ", called in generation " + n(e.welcome().called())) +
                (e.welcome().has_follow()
-                    ? ", follow " + n(follow.version()) + " timeline " + n(follow.timeline()) + " of epoch " +
-                          n(follow.epoch()) + (follow.has_plan() ? ": " + render_members(follow.plan()) : "")
+                    ? ", follow " + n(follow.version()) + " timeline " + n(follow.timeline()) + " of generation " +
+                          n(follow.generation()) + (follow.has_plan() ? ": " + render_members(follow.plan()) : "")
                     : "");
       }
       return "Welcome " + n(e.welcome().joined()) + " of " + n(e.welcome().world_size()) +
@@ -261,8 +262,8 @@ std::string render(const wire::Envelope& e) {
       return "Refused " + n(e.refused().code()) + ": " + e.refused().reason() +
              (e.refused().fenced() ? " [fenced]" : "");
     case wire::Envelope::kPlan: {
-      std::string text = "Plan epoch " + n(e.plan().epoch());
-      if (e.plan().base_epoch() != 0) text += " since " + n(e.plan().base_epoch());
+      std::string text = "Plan generation " + n(e.plan().generation());
+      if (e.plan().base_generation() != 0) text += " since " + n(e.plan().base_generation());
       for (const wire::Member& m : e.plan().members()) {
         text += " " + (is_vacant(m) ? "nobody" : m.worker_id()) +
                 (m.absent() ? " (absent)" : "=" + n(m.incarnation())) + (m.fresh() || m.absent() ? "" : " (as before)");
@@ -283,22 +284,22 @@ std::string render(const wire::Envelope& e) {
       return text;
     }
     case wire::Envelope::kInterrupt:
-      return (e.interrupt().resume()     ? "Pause epoch "
-              : e.interrupt().ends_job() ? "End epoch "
-                                         : "Interrupt epoch ") +
-             n(e.interrupt().epoch()) + " code " + n(e.interrupt().code()) +
+      return (e.interrupt().resume()     ? "Pause generation "
+              : e.interrupt().ends_job() ? "End generation "
+                                         : "Interrupt generation ") +
+             n(e.interrupt().generation()) + " code " + n(e.interrupt().code()) +
              (e.interrupt().lost_size() == 0 ? "" : " lost " + join_words(e.interrupt().lost())) + ": " +
              e.interrupt().reason();
-    case wire::Envelope::kFinished: return "Finished epoch " + n(e.finished().epoch());
+    case wire::Envelope::kFinished: return "Finished generation " + n(e.finished().generation());
     case wire::Envelope::kHeartbeatReply: {
       const wire::LeaveRequest& leave = e.heartbeat_reply().leave();
       return "HeartbeatReply " + n(e.heartbeat_reply().beat()) +
-             (e.heartbeat_reply().has_leave()
-                  ? " leave epoch " + n(leave.epoch()) + " within " + n(leave.within_ms()) + " ms: " + leave.reason()
-                  : "");
+             (e.heartbeat_reply().has_leave() ? " leave generation " + n(leave.generation()) + " within " +
+                                                    n(leave.within_ms()) + " ms: " + leave.reason()
+                                              : "");
     }
     case wire::Envelope::kReport: {
-      std::string text = "Report epoch " + n(e.report().epoch()) + " version " + n(e.report().version());
+      std::string text = "Report generation " + n(e.report().generation()) + " version " + n(e.report().version());
       for (const wire::Position& p : e.report().positions()) text += " " + render(p);
       for (const wire::Setup& s : e.report().setups()) text += " " + render(s);
       return text;
@@ -311,18 +312,18 @@ std::string render(const wire::Envelope& e) {
       return text;
     }
     case wire::Envelope::kLogGap:
-      return "LogGap epoch " + n(e.log_gap().epoch()) +
+      return "LogGap generation " + n(e.log_gap().generation()) +
              (e.log_gap().has_checkpoint() ? " checkpoint " + n(e.log_gap().checkpoint().version()) + " of timeline " +
                                                  n(e.log_gap().checkpoint().timeline())
                                            : "") +
              ": " + e.log_gap().reason();
     case wire::Envelope::kKnown:
-      return "Known epoch " + n(e.known().epoch()) + " plan " + n(e.known().plan_epoch()) +
+      return "Known generation " + n(e.known().generation()) + " plan " + n(e.known().plan_generation()) +
              (e.known().has_plan() ? " with it" : "") +
              (e.known().committed()
                   ? " committed " + n(e.known().committed_version()) + " in " + n(e.known().committed_timeline())
                   : "");
-    case wire::Envelope::kTell: return "Tell " + n(e.tell().epoch());
+    case wire::Envelope::kTell: return "Tell " + n(e.tell().generation());
     case wire::Envelope::kLoaded:
       return e.loaded().committed() ? "Loaded " + n(e.loaded().version()) + " of timeline " + n(e.loaded().timeline())
                                     : "Loaded nothing";
@@ -338,7 +339,7 @@ std::string render(const std::vector<TrackerEffect>& effects, bool logs) {
     if (const auto* p = std::get_if<tracker_effect::Persist>(&effect)) {
       wire::JobRecord r;
       EXPECT_TRUE(r.ParseFromString(p->bytes));
-      text += "persist epoch " + std::to_string(r.epoch()) +
+      text += "persist generation " + std::to_string(r.generation()) +
               (r.finished()               ? " finished"
                : r.interrupt().ends_job() ? " lost"
                : r.has_interrupt()        ? (r.interrupt().resume() ? " paused" : " interrupted")
@@ -366,10 +367,10 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
     if (const auto* s = std::get_if<worker_effect::Send>(&effect)) {
       text += "send " + render(s->envelope) + "\n";
     } else if (const auto* i = std::get_if<worker_effect::Install>(&effect)) {
-      text += "install epoch " + std::to_string(i->plan.epoch()) + "\n";
+      text += "install generation " + std::to_string(i->plan.generation()) + "\n";
     } else if (const auto* stop = std::get_if<worker_effect::StopDataPath>(&effect)) {
-      text += (stop->resume ? "pause before epoch " : "stop before epoch ") + std::to_string(stop->epoch.value) + ": " +
-              stop->why.describe() + "\n";
+      text += (stop->resume ? "pause before generation " : "stop before generation ") +
+              std::to_string(stop->generation.value) + ": " + stop->why.describe() + "\n";
     } else if (const auto* loaded = std::get_if<worker_effect::Loaded>(&effect)) {
       text += "loaded " + (loaded->committed ? std::to_string(loaded->version.value) : "nothing") + "\n";
     } else if (const auto* committed = std::get_if<worker_effect::Committed>(&effect)) {
@@ -378,16 +379,16 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
       text += std::string("wait as a spare") + (spare->looked ? ", anew" : "") + "\n";
     } else if (const auto* follow = std::get_if<worker_effect::Follow>(&effect)) {
       text += "follow " + std::to_string(follow->version.value) +
-              (follow->plan ? " of epoch " + std::to_string(follow->plan->epoch()) : "") + "\n";
+              (follow->plan ? " of generation " + std::to_string(follow->plan->generation()) : "") + "\n";
     } else if (const auto* call = std::get_if<worker_effect::Called>(&effect)) {
-      text += "look, in epoch " + std::to_string(call->epoch.value) + (call->stale ? ", stale" : "") + "\n";
+      text += "look, in generation " + std::to_string(call->generation.value) + (call->stale ? ", stale" : "") + "\n";
     } else if (const auto* drain = std::get_if<worker_effect::Drain>(&effect)) {
       text += "drain by " + std::to_string(drain->by.value) + " (" + drain->reason + ")\n";
     } else if (const auto* f = std::get_if<worker_effect::Fail>(&effect)) {
       text +=
           (f->fenced ? "fenced " : "fail ") + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
     } else if (const auto* serve = std::get_if<worker_effect::Serve>(&effect)) {
-      text += "serve epoch " + std::to_string(serve->plan.epoch()) + "\n";
+      text += "serve generation " + std::to_string(serve->plan.generation()) + "\n";
     } else if (const auto* tracker = std::get_if<worker_effect::TrackerAway>(&effect)) {
       text += tracker->away ? "tracker away\n" : "tracker heard\n";
     } else if (std::holds_alternative<worker_effect::Left>(effect)) {
@@ -410,7 +411,8 @@ void TrackerScript::boot() {
   auto made = TrackerMachine::make(std::move(options), disk_, TimeMs{now_});
   WARREN_CHECK(made.ok(), made.status().describe().c_str());
   machine_.emplace(std::move(made).value());
-  machine_->check_invariants();
+  invariants_ = {};
+  invariants_.look(*machine_);
 }
 
 void TrackerScript::retire_machine() {
@@ -427,7 +429,7 @@ void TrackerScript::restart(bool promised) {
   for (int rank = 0; promised && 2 * rank <= members && rank < members; ++rank) {
     if (is_vacant(record.plan().members(rank))) continue;
     wire::Envelope e = this->promised(record.plan().members(rank).incarnation());
-    e.mutable_stopped()->set_epoch(kMaxEpoch - 1);  // of no interrupt: it changes nothing else
+    e.mutable_stopped()->set_generation(kMaxGeneration - 1);  // of no interrupt: it changes nothing else
     (void)send(std::move(e));
   }
 }
@@ -440,7 +442,7 @@ wire::Envelope TrackerScript::promised(std::uint64_t life) const {
 }
 
 std::string TrackerScript::carry_out(const std::vector<TrackerEffect>& effects) {
-  machine_->check_invariants();
+  invariants_.look(*machine_);
   for (const TrackerEffect& effect : effects) {
     if (const auto* p = std::get_if<tracker_effect::Persist>(&effect)) disk_ = p->bytes;
     if (std::holds_alternative<tracker_effect::Forget>(effect)) {
@@ -477,28 +479,29 @@ std::string TrackerScript::join(const std::string& worker, std::uint64_t life, s
   return send(std::move(e));
 }
 
-std::string TrackerScript::beat(std::uint64_t life, std::uint64_t epoch, std::vector<wire::CurrentRound> rounds) {
+std::string TrackerScript::beat(std::uint64_t life, std::uint64_t generation, std::vector<wire::CurrentRound> rounds) {
   wire::Envelope e = from_worker(life);
-  e.mutable_heartbeat()->set_epoch(epoch);
+  e.mutable_heartbeat()->set_generation(generation);
   e.mutable_heartbeat()->set_beat(1);
   e.mutable_heartbeat()->set_rounds_finished(12);
   for (wire::CurrentRound& r : rounds) *e.mutable_heartbeat()->add_rounds() = std::move(r);
   return send(std::move(e));
 }
 
-std::string TrackerScript::link_broken(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer,
+std::string TrackerScript::link_broken(std::uint64_t life, std::uint64_t generation, std::uint32_t peer,
                                        std::uint64_t peer_life, const std::string& evidence) {
   wire::Envelope e = from_worker(life);
-  e.mutable_link_broken()->set_epoch(epoch);
+  e.mutable_link_broken()->set_generation(generation);
   e.mutable_link_broken()->set_peer(peer);
   e.mutable_link_broken()->set_peer_incarnation(peer_life);
   e.mutable_link_broken()->set_evidence(evidence);
   return send(std::move(e));
 }
 
-std::string TrackerScript::gone(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer, std::uint64_t peer_life) {
+std::string TrackerScript::gone(std::uint64_t life, std::uint64_t generation, std::uint32_t peer,
+                                std::uint64_t peer_life) {
   wire::Envelope e = from_worker(life);
-  e.mutable_link_broken()->set_epoch(epoch);
+  e.mutable_link_broken()->set_generation(generation);
   e.mutable_link_broken()->set_peer(peer);
   e.mutable_link_broken()->set_peer_incarnation(peer_life);
   e.mutable_link_broken()->set_evidence("refused");
@@ -506,32 +509,32 @@ std::string TrackerScript::gone(std::uint64_t life, std::uint64_t epoch, std::ui
   return send(std::move(e));
 }
 
-std::string TrackerScript::stopped(std::uint64_t life, std::uint64_t epoch) {
+std::string TrackerScript::stopped(std::uint64_t life, std::uint64_t generation) {
   wire::Envelope e = from_worker(life);
-  e.mutable_stopped()->set_epoch(epoch);
+  e.mutable_stopped()->set_generation(generation);
   return send(std::move(e));
 }
 
-std::string TrackerScript::finalize(std::uint64_t life, std::uint64_t epoch) {
+std::string TrackerScript::finalize(std::uint64_t life, std::uint64_t generation) {
   wire::Envelope e = from_worker(life);
-  e.mutable_leave()->set_epoch(epoch);
+  e.mutable_leave()->set_generation(generation);
   e.mutable_leave()->set_finalize(true);
   return send(std::move(e));
 }
 
-std::string TrackerScript::give_up(std::uint64_t life, std::uint64_t epoch, const std::string& reason) {
+std::string TrackerScript::give_up(std::uint64_t life, std::uint64_t generation, const std::string& reason) {
   wire::Envelope e = from_worker(life);
-  e.mutable_leave()->set_epoch(epoch);
+  e.mutable_leave()->set_generation(generation);
   e.mutable_leave()->set_reason(reason);
   return send(std::move(e));
 }
 
-std::string TrackerScript::serves(std::uint64_t life, std::uint64_t epoch, std::uint64_t serves_ms,
+std::string TrackerScript::serves(std::uint64_t life, std::uint64_t generation, std::uint64_t serves_ms,
                                   const std::vector<wire::Position>& positions, const std::vector<wire::Setup>& setups,
                                   std::uint32_t timeline) {
   wire::Envelope e = promised(life);
   wire::Leave& l = *e.mutable_leave();
-  l.set_epoch(epoch);
+  l.set_generation(generation);
   l.set_reason("SIGTERM");
   l.set_preempted(true);
   l.set_serves_ms(serves_ms);
@@ -545,11 +548,11 @@ std::string TrackerScript::serves(std::uint64_t life, std::uint64_t epoch, std::
   return send(std::move(e));
 }
 
-std::string TrackerScript::report(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
+std::string TrackerScript::report(std::uint64_t life, std::uint64_t generation, std::uint64_t version,
                                   const std::vector<wire::Position>& positions,
                                   const std::vector<wire::Setup>& setups) {
   wire::Envelope e = promised(life);
-  e.mutable_report()->set_epoch(epoch);
+  e.mutable_report()->set_generation(generation);
   e.mutable_report()->set_version(version);
   for (const wire::Position& p : positions) *e.mutable_report()->add_positions() = p;
   e.mutable_report()->mutable_setups()->Add(setups.begin(), setups.end());
@@ -567,7 +570,7 @@ std::string TrackerScript::vote(std::uint64_t life, std::uint64_t version, const
   wire::Envelope e = from_worker(life);
   e.mutable_vote()->set_timeline(timeline);
   e.mutable_vote()->set_version(version);
-  e.mutable_vote()->set_epoch(machine_->view(TimeMs{now_}).epoch.value);
+  e.mutable_vote()->set_generation(machine_->view(TimeMs{now_}).generation.value);
   for (const wire::Position& p : positions) *e.mutable_vote()->add_positions() = p;
   e.mutable_vote()->mutable_setups()->Add(setups.begin(), setups.end());
   return send(std::move(e));
@@ -576,7 +579,7 @@ std::string TrackerScript::vote(std::uint64_t life, std::uint64_t version, const
 std::string TrackerScript::vote_for(std::uint64_t life, std::uint64_t version, const wire::StateDigest& state) {
   wire::Envelope e = from_worker(life);
   e.mutable_vote()->set_version(version);
-  e.mutable_vote()->set_epoch(machine_->view(TimeMs{now_}).epoch.value);
+  e.mutable_vote()->set_generation(machine_->view(TimeMs{now_}).generation.value);
   *e.mutable_vote()->mutable_state() = state;
   return send(std::move(e));
 }
@@ -584,34 +587,35 @@ std::string TrackerScript::vote_for(std::uint64_t life, std::uint64_t version, c
 std::string TrackerScript::tell_state(std::uint64_t life, std::uint64_t version, const wire::StateDigest& state) {
   wire::Envelope e = from_worker(life);
   e.mutable_vote()->set_version(version);
-  e.mutable_vote()->set_epoch(machine_->view(TimeMs{now_}).epoch.value);
+  e.mutable_vote()->set_generation(machine_->view(TimeMs{now_}).generation.value);
   *e.mutable_vote()->mutable_state() = state;
   e.mutable_vote()->set_lacks(true);
   return send(std::move(e));
 }
 
-std::string TrackerScript::log_gap(std::uint64_t life, std::uint64_t epoch, const std::string& reason,
+std::string TrackerScript::log_gap(std::uint64_t life, std::uint64_t generation, const std::string& reason,
                                    std::optional<wire::Setup> setup) {
   wire::Envelope e = from_worker(life);
-  e.mutable_log_gap()->set_epoch(epoch);
+  e.mutable_log_gap()->set_generation(generation);
   e.mutable_log_gap()->set_reason(reason);
   if (setup) *e.mutable_log_gap()->mutable_setup() = *setup;
   return send(std::move(e));
 }
 
-std::string TrackerScript::checkpoint_lost(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
+std::string TrackerScript::checkpoint_lost(std::uint64_t life, std::uint64_t generation, std::uint64_t version,
                                            std::uint32_t timeline) {
   wire::Envelope e = promised(life);
-  e.mutable_log_gap()->set_epoch(epoch);
+  e.mutable_log_gap()->set_generation(generation);
   e.mutable_log_gap()->set_reason("its copies are lost");
   e.mutable_log_gap()->mutable_checkpoint()->set_version(version);
   e.mutable_log_gap()->mutable_checkpoint()->set_timeline(timeline);
   return send(std::move(e));
 }
 
-std::string TrackerScript::round_failed(std::uint64_t life, std::uint64_t epoch, Code code, const std::string& reason) {
+std::string TrackerScript::round_failed(std::uint64_t life, std::uint64_t generation, Code code,
+                                        const std::string& reason) {
   wire::Envelope e = from_worker(life);
-  e.mutable_round_failed()->set_epoch(epoch);
+  e.mutable_round_failed()->set_generation(generation);
   e.mutable_round_failed()->set_code(static_cast<std::uint32_t>(code));
   e.mutable_round_failed()->set_reason(reason);
   return send(std::move(e));
@@ -630,11 +634,11 @@ std::string TrackerScript::pass(std::int64_t ms) {
   return carry_out(effects);
 }
 
-std::string TrackerScript::pass_alive(std::int64_t ms, std::vector<std::uint64_t> lives, std::uint64_t epoch) {
+std::string TrackerScript::pass_alive(std::int64_t ms, std::vector<std::uint64_t> lives, std::uint64_t generation) {
   std::string text;
   for (std::int64_t left = ms; left > 0; left -= 1000) {
     text += pass(std::min<std::int64_t>(left, 1000));
-    for (const std::uint64_t life : lives) (void)beat(life, epoch);
+    for (const std::uint64_t life : lives) (void)beat(life, generation);
   }
   return text;
 }

@@ -9,10 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "recovery/codec.h"
-#include "recovery/machine.h"
-#include "recovery/tracker_machine.h"
-#include "recovery/worker_machine.h"
+#include "recovery/base/machine.h"
+#include "recovery/tracker/invariants.h"
+#include "recovery/tracker/tracker_machine.h"
+#include "recovery/wire/codec.h"
+#include "recovery/worker/worker_machine.h"
 
 namespace warren::test {
 
@@ -23,7 +24,8 @@ wire::Join join(const std::string& worker, const std::string& host, std::uint32_
                 std::uint32_t replicas = 0);
 // Ranks in the order of the input where they are free; ring in rank order; everybody under rank 0.
 PlannerOutput plan_simply(std::span<const PlannerInput> workers);
-wire::Plan plan_of(std::uint64_t epoch, const std::vector<std::pair<std::string, std::uint64_t>>& workers_and_lives);
+wire::Plan plan_of(std::uint64_t generation,
+                   const std::vector<std::pair<std::string, std::uint64_t>>& workers_and_lives);
 // Rank's call in round 0.`sequence`, waiting for ranks since `waited_ms`.
 wire::CurrentRound round(std::uint64_t sequence, std::uint64_t count, std::vector<std::uint32_t> waiting_for,
                          std::uint64_t waited_ms);
@@ -74,19 +76,19 @@ class TrackerScript {
   std::string send(wire::Envelope envelope);
   std::string join(const std::string& worker, std::uint64_t life, std::uint32_t world_size,
                    const std::string& host = "h");
-  std::string beat(std::uint64_t life, std::uint64_t epoch, std::vector<wire::CurrentRound> rounds = {});
-  std::string link_broken(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer, std::uint64_t peer_life,
+  std::string beat(std::uint64_t life, std::uint64_t generation, std::vector<wire::CurrentRound> rounds = {});
+  std::string link_broken(std::uint64_t life, std::uint64_t generation, std::uint32_t peer, std::uint64_t peer_life,
                           const std::string& evidence = "connection reset");
   // The peer's process has.
-  std::string gone(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer, std::uint64_t peer_life);
-  std::string stopped(std::uint64_t life, std::uint64_t epoch);
-  std::string finalize(std::uint64_t life, std::uint64_t epoch);
-  std::string give_up(std::uint64_t life, std::uint64_t epoch, const std::string& reason = {});
+  std::string gone(std::uint64_t life, std::uint64_t generation, std::uint32_t peer, std::uint64_t peer_life);
+  std::string stopped(std::uint64_t life, std::uint64_t generation);
+  std::string finalize(std::uint64_t life, std::uint64_t generation);
+  std::string give_up(std::uint64_t life, std::uint64_t generation, const std::string& reason = {});
   // It is preempted and goes on serving for so long; it has done rounds and set-up rounds of `timeline`.
-  std::string serves(std::uint64_t life, std::uint64_t epoch, std::uint64_t serves_ms,
+  std::string serves(std::uint64_t life, std::uint64_t generation, std::uint64_t serves_ms,
                      const std::vector<wire::Position>& positions = {}, const std::vector<wire::Setup>& setups = {},
                      std::uint32_t timeline = 0);
-  std::string report(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
+  std::string report(std::uint64_t life, std::uint64_t generation, std::uint64_t version,
                      const std::vector<wire::Position>& positions = {}, const std::vector<wire::Setup>& setups = {});
   std::string load(std::uint64_t life);
   std::string vote(std::uint64_t life, std::uint64_t version, const std::vector<wire::Position>& positions = {},
@@ -94,15 +96,15 @@ class TrackerScript {
   // With what it has given; or that alone, as it lacks something.
   std::string vote_for(std::uint64_t life, std::uint64_t version, const wire::StateDigest& state);
   std::string tell_state(std::uint64_t life, std::uint64_t version, const wire::StateDigest& state);
-  std::string log_gap(std::uint64_t life, std::uint64_t epoch,
+  std::string log_gap(std::uint64_t life, std::uint64_t generation,
                       const std::string& reason = "round 0.3 is held by nobody", std::optional<wire::Setup> setup = {});
   // It cannot load this one: no host holds it.
-  std::string checkpoint_lost(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
+  std::string checkpoint_lost(std::uint64_t life, std::uint64_t generation, std::uint64_t version,
                               std::uint32_t timeline = 0);
-  std::string round_failed(std::uint64_t life, std::uint64_t epoch, Code code, const std::string& reason);
+  std::string round_failed(std::uint64_t life, std::uint64_t generation, Code code, const std::string& reason);
   // Time passes; the machine is called at each of its deadlines. `while_alive` sends heartbeats of these lives.
   std::string pass(std::int64_t ms);
-  std::string pass_alive(std::int64_t ms, std::vector<std::uint64_t> lives, std::uint64_t epoch);
+  std::string pass_alive(std::int64_t ms, std::vector<std::uint64_t> lives, std::uint64_t generation);
   // The tracker's process stands still.
   std::string sleep(std::int64_t ms);
 
@@ -126,6 +128,7 @@ class TrackerScript {
   std::string transcript_;
   bool forgotten_ = false;
   std::optional<TrackerMachine> machine_;
+  TrackerInvariants invariants_;  // of this machine
 };
 
 }  // namespace warren::test

@@ -31,7 +31,7 @@ class Mpirun(unittest.TestCase):
         output_of(self.env, WARREN, "keygen", f"--out={self.folder}/secret")
         self.log = self.folder / "tracker.out"
         start(self.log, self.env, WARREN, "tracker", f"--secret_file={self.folder}/secret",
-              f"--data_dir={self.folder}/tracker", "--bind=127.0.0.1", f"--port={port}", "--http_port=-1")
+              f"--data_dir={self.folder}/tracker", "--bind=127.0.0.1", f"--port={port}", "--http_port=-1", "--log_level=debug")
         self.env |= {"WARREN_TRACKER": f"127.0.0.1:{port}", "WARREN_SECRET_FILE": f"{self.folder}/secret",
                      "WARREN_JOB": "march"}
         self.stop, self.storm = self.folder / "stop", self.folder / "storm.result"

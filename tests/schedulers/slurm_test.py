@@ -145,7 +145,7 @@ class Elements(unittest.TestCase):
         output_of(slurm.env, WARREN, "keygen", f"--out={self.folder}/secret")
         path = f"{WARREN.parent}:{os.environ['PATH']}"
         slurm.submit("--partition=service", SOURCE / "examples/slurm/tracker.sbatch", f"--secret_file={self.folder}/secret",
-                     f"--data_dir={self.folder}/tracker", "--bind=127.0.0.1", f"--port={tracker_port}", "--http_port=-1",
+                     f"--data_dir={self.folder}/tracker", "--bind=127.0.0.1", f"--port={tracker_port}", "--http_port=-1", "--log_level=debug",
                      PATH=path)
         # What a node is on a real cluster, its slurmd is here: an address, and what dies together.
         wrapper = self.folder / "on_node"
@@ -200,7 +200,7 @@ class Elements(unittest.TestCase):
         self.assertEqual(set.union(*(self.lives(i)[0] for i in range(ELEMENTS))),
                          {str(rank) for rank in range(ELEMENTS * WORKERS)})
         # Those that were given time told the tracker, and left before anybody missed them: with the first of an element's
-        # workers the epoch is over, and the others need not wait for the end of a round.
+        # workers the generation is over, and the others need not wait for the end of a round.
         told = log.read_text(errors="replace")
         for i in range(2):
             self.assertRegex(told, f"rank_drains: rank ({'|'.join(self.lives(i)[0])}) ")

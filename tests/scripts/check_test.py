@@ -1,5 +1,7 @@
 """Every check of scripts/checks passes on a good tree and fails on a bad one."""
 
+import contextlib
+import io
 import pathlib
 import subprocess
 import sys
@@ -8,7 +10,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from checks import format_check, includes, leftovers, links, sources, standalone, tidy  # noqa: E402
+from checks import format_check, includes, leftovers, links, sources, standalone, tidy, words  # noqa: E402
 
 
 class TreeTest(unittest.TestCase):
@@ -30,58 +32,72 @@ class TreeTest(unittest.TestCase):
 
 class Includes(TreeTest):
     def test_allowed_directions_pass(self):
-        self.write("recovery/a.cc", '#include <vector>\n#include "recovery/ids.h"\n')
-        self.write("storage/a.cc", '#include <fstream>\n#include <rocksdb/db.h>\n#include "recovery/ids.h"\n')
+        self.write("recovery/base/a.cc", '#include <vector>\n#include "recovery/base/ids.h"\n')
+        self.write("storage/a.cc", '#include <fstream>\n#include <rocksdb/db.h>\n#include "recovery/base/ids.h"\n')
         self.write("worker/a.cc", '#include "storage/secret.h"\n#include "warren/c_api.h"\n')
-        self.write("cli/a.cc", '#include "tracker/server.h"\n#include "worker/form.h"\n')
-        self.write("worker/include/warren/warren.h", '#include <vector>\n#include <warren/c_api.h>\n')
-        self.write("worker/include/warren/c_api.h", '#include <stdint.h>\n')
+        self.write("cli/a.cc", '#include "tracker/server.h"\n#include "worker/kernels/form.h"\n')
+        self.write("include/warren/warren.h", '#include <vector>\n#include <warren/c_api.h>\n')
+        self.write("include/warren/c_api.h", '#include <stdint.h>\n')
         self.assertEqual(includes.check(self.root), [])
 
     def test_tracker_and_worker_never_include_each_other(self):
-        self.write("tracker/a.cc", '#include "worker/form.h"\n')
-        self.assert_problem(includes.check(self.root), "tracker/a.cc:1", "worker/form.h")
+        self.write("tracker/a.cc", '#include "worker/kernels/form.h"\n')
+        self.assert_problem(includes.check(self.root), "tracker/a.cc:1", "worker/kernels/form.h")
         self.write("tracker/a.cc", "")
         self.write("worker/a.h", '\n#include "tracker/server.h"\n')
         self.assert_problem(includes.check(self.root), "worker/a.h:2", "tracker/server.h")
 
     def test_recovery_includes_none_of_ours(self):
-        self.write("recovery/a.cc", '#include "storage/secret.h"\n')
-        self.assert_problem(includes.check(self.root), "recovery/a.cc:1")
+        self.write("recovery/base/a.cc", '#include "storage/secret.h"\n')
+        self.assert_problem(includes.check(self.root), "recovery/base/a.cc:1")
 
     def test_examples_see_public_headers_only(self):
-        self.write("examples/a.cc", '#include <warren/warren.h>\n#include "recovery/ids.h"\n')
+        self.write("examples/a.cc", '#include <warren/warren.h>\n#include "recovery/base/ids.h"\n')
         self.assert_problem(includes.check(self.root), "examples/a.cc:2")
 
     def test_recovery_is_pure(self):
         for header in ("thread", "chrono", "random", "iostream", "mutex", "sys/socket.h", "unordered_map"):
-            self.write("recovery/a.cc", f"#include <{header}>\n")
-            self.assert_problem(includes.check(self.root), "recovery/a.cc:1", header)
+            self.write("recovery/base/a.cc", f"#include <{header}>\n")
+            self.assert_problem(includes.check(self.root), "recovery/base/a.cc:1", header)
         for call in ("int r = std::rand();", "const char* e = std::getenv(name);", 'printf("x");', "std::mutex m; f(std::mutex{});"):
-            self.write("recovery/a.cc", call + "\n")
-            self.assert_problem(includes.check(self.root), "recovery/a.cc:1")
-        self.write("recovery/a.cc", "int x; // as std::rand() would\nresult.time(3);\n")
+            self.write("recovery/base/a.cc", call + "\n")
+            self.assert_problem(includes.check(self.root), "recovery/base/a.cc:1")
+        self.write("recovery/base/a.cc", "int x; // as std::rand() would\nresult.time(3);\n")
         self.assertEqual(includes.check(self.root), [])
 
     def test_public_headers_show_no_dependency(self):
-        for include in ("<zmq.h>", '"recovery/ids.h"', "<rocksdb/db.h>", "<sys/socket.h>"):
-            self.write("worker/include/warren/warren.h", f"#include {include}\n")
+        for include in ("<zmq.h>", '"recovery/base/ids.h"', "<rocksdb/db.h>", "<sys/socket.h>"):
+            self.write("include/warren/warren.h", f"#include {include}\n")
             self.assert_problem(includes.check(self.root), "warren.h:1", "public header")
 
-        self.write("worker/include/warren/warren.h", "")
-        for include in ("<warren/c_api.h>", '"worker/form.h"', "<dmlc/io.h>"):
-            self.write("worker/rabit/include/rabit/rabit.h", f'#include "rabit/c_api.h"\n#include {include}\n')
+        self.write("include/warren/warren.h", "")
+        for include in ("<warren/c_api.h>", '"worker/kernels/form.h"', "<dmlc/io.h>"):
+            self.write("rabit/include/rabit/rabit.h", f'#include "rabit/c_api.h"\n#include {include}\n')
             self.assert_problem(includes.check(self.root), "rabit.h:2", "public header")
-        self.write("worker/rabit/include/rabit/rabit.h", "")
-        self.write("worker/rabit/include/rabit/serializable.h", "#include <dmlc/io.h>\n")
+        self.write("rabit/include/rabit/rabit.h", "")
+        self.write("rabit/include/rabit/serializable.h", "#include <dmlc/io.h>\n")
         self.assertEqual(includes.check(self.root), [])
 
     def test_the_python_package_lies_over_the_c_interface_alone(self):
-        for include in ('"warren/warren.h"', '"recovery/ids.h"'):
+        for include in ('"warren/warren.h"', '"recovery/base/ids.h"'):
             self.write("python/src/a.cc", f'#include "warren/c_api.h"\n#include {include}\n')
             self.assert_problem(includes.check(self.root), "python/src/a.cc:2")
         self.write("python/src/a.cc", '#include "python/src/a.h"\n#include "warren/c_api.h"\n')
         self.assertEqual(includes.check(self.root), [])
+
+    def test_a_room_includes_the_rooms_below_it(self):
+        self.write("worker/session/a.cc", '#include "worker/rounds/engine.h"\n')
+        self.write("recovery/tracker/a.cc", '#include "recovery/decide/verdict.h"\n#include "recovery/wire/messages.pb.h"\n')
+        self.assertEqual(includes.check(self.root), [])
+        self.write("worker/rounds/a.cc", '#include "worker/session/session.h"\n')
+        self.assert_problem(includes.check(self.root), "worker/rounds/a.cc:1", "worker/session/")
+        self.write("worker/rounds/a.cc", "")
+        self.write("recovery/tracker/a.cc", '#include "recovery/worker/worker_machine.h"\n')
+        self.assert_problem(includes.check(self.root), "recovery/tracker/a.cc:1", "recovery/worker/")
+
+    def test_a_source_is_in_a_room(self):
+        self.write("worker/a.cc", '#include "worker/rounds/engine.h"\n')
+        self.assert_problem(includes.check(self.root), "worker/a.cc:1", "in no room")
 
     def test_a_new_folder_needs_a_line_in_the_table(self):
         self.write("misc/a.cc", "")
@@ -131,6 +147,74 @@ class Leftovers(TreeTest):
             self.write(name, line + "\n")
             self.assert_problem(leftovers.check(self.root), f"{name}:1")
             (self.root / name).unlink()
+
+
+class Words(TreeTest):
+    LONG = "One " + "more " * (words.LONGEST - 1) + "word."  # a word too many
+
+    def found(self, name: str, text: str) -> list[tuple[str, int]]:
+        """(kind, line) of each finding in a file of this text."""
+        self.write(name, text)
+        found = [(finding.kind, finding.line) for part in words.findings(self.root).values() for finding in part]
+        (self.root / name).unlink()
+        return found
+
+    def check(self, check=words.check, **comments: int) -> tuple[list[str], str]:
+        """Problems and output with this budget for comments, and none for pages."""
+        none = {"vague openings": 0, "long sentences": 0}
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            problems = check(self.root, {"comments": none | {kind.replace("_", " "): n for kind, n in comments.items()},
+                                         "pages": none})
+        return problems, output.getvalue()
+
+    def test_good_words_pass(self):
+        self.assertEqual(self.found("a.cc", "// The worker waits. It retries.\n// That ends.\nint what;  // whose\n"
+                                            'auto s = "// What";\n'), [])
+        self.assertEqual(self.found("a.py", '"""The tracker."""\ns = """What"""\nx = 1  # ranks\n'), [])
+        self.assertEqual(self.found("a.md", "# What it is\n| What | Who |\n| --- | --- |\n| a | b |\n\n"
+                                            "```\nWhat code\n```\nWho waits? The worker.\n"), [])
+
+    def test_vague_openings(self):
+        for word in ("Who", "Whoever", "What", "It", "That"):
+            self.assertEqual(self.found("a.cc", f"int a;\n// {word} waits.\n"), [("vague openings", 2)])
+            self.assertEqual(self.found("a.h", f"/* Ok. */\nint a;  /* {word} waits. */\n"), [("vague openings", 2)])
+            self.assertEqual(self.found("a.py", f'def f():\n    """{word} waits."""\n'), [("vague openings", 2)])
+            self.assertEqual(self.found("a.md", f"A rank.\n\n- {word} waits.\n"), [("vague openings", 3)])
+            self.assertEqual(self.found("a.md", f"| a |\n| --- |\n| {word} waits. |\n"), [("vague openings", 3)])
+        self.assertEqual(self.found("a.cc", "// A rank waits. Who\n// comes waits too.\n"), [("vague openings", 1)])
+
+    def test_each_comment_beside_code_is_one(self):
+        self.assertEqual(self.found("a.cc", "int a;  // a rank\nint b;  // What a rank has\n        // or had.\n"),
+                         [("vague openings", 2)])
+
+    def test_long_sentences(self):
+        first, rest = self.LONG[:60].rsplit(" ", 1)[0], self.LONG[len(self.LONG[:60].rsplit(" ", 1)[0]) + 1:]
+        for name, text in (("a.cc", f"// {first}\n// {rest}\n"), ("a.py", f"# {first}\n# {rest}\n"),
+                           ("a.md", f"{first}\n{rest}\n")):
+            self.assertEqual(self.found(name, text), [("long sentences", 1)])
+            self.assertEqual(self.found(name, text.replace("One more", "One. More")), [])
+            self.assertEqual(self.found(name, text.replace("One more", "One")), [])
+
+    def test_a_line_of_code_is_one_word(self):
+        self.assertEqual(self.found("a.md", f"Run `{self.LONG}` now.\n"), [])
+
+    def test_a_count_over_its_budget_is_a_problem(self):
+        self.write("a.cc", "// What waits.\n\n// Who waits.\n")
+        self.assert_problem(self.check()[0], "2 vague openings in comments", "budget is 0")
+        self.assert_problem(self.check(vague_openings=1)[0], "budget is 1")
+        self.assertEqual(self.check(vague_openings=2)[0], [])
+        problems, output = self.check(vague_openings=3)
+        self.assertEqual(problems, [])
+        self.assertIn("lower the budget of vague openings in comments to 2", output)
+
+    def test_the_worst_are_shown_on_request(self):
+        self.write("a.md", f"{self.LONG}\n\nWhat waits.\n")
+        self.assertNotIn("a.md", self.check()[1])
+        problems, output = self.check(words.show)
+        self.assertEqual(len(problems), 2, problems)
+        self.assertIn(f"{words.LONGEST + 1} words, a.md:1", output)
+        self.assertIn("a.md: 1 long sentences, 1 vague openings", output)
 
 
 class Format(TreeTest):
@@ -205,6 +289,9 @@ class Standalone(Sources):
         self.configure("old", "new")
         self.assertEqual(standalone.check(self.root), [])
         self.assert_problem(standalone.check_all(self.root), "worker/old.cc")
+        # The release build has it in no batch.
+        self.write("build/release/compile_commands.json", f'[{{"file": "{self.root}/worker/old.cc"}}]')
+        self.assertEqual(standalone.check_all(self.root), [])
 
 
 class Program(unittest.TestCase):

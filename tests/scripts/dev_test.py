@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-COMMANDS = ["setup", "build", "demo", "test", "wheel", "gpu", "bench", "sim", "chaos", "format", "check"]
+COMMANDS = ["setup", "build", "demo", "test", "wheel", "gpu", "bench", "sim", "chaos", "settings", "format", "check"]
 
 
 def dev(*arguments: str, cwd: pathlib.Path = ROOT):

@@ -16,9 +16,9 @@ import run_tests  # noqa: E402
 
 BUILD = sys.argv.pop() if len(sys.argv) > 1 and not sys.argv[-1].startswith("-") else str(ROOT / "build/release")
 # Sources with threads that ThreadSanitizer does not run, each for the reason that its CMakeLists.txt gives.
-WITHOUT_THREAD_SANITIZER = {"tests/e2e/wire_test.cc", "tests/examples/digits_test.cc",
-                            "tests/storage/result_crash_test.cc",
-                            "tests/worker/stacks_test.cc"}
+WITHOUT_THREAD_SANITIZER = {"tests/e2e/signal_storm_test.cc", "tests/e2e/wire_test.cc",
+                            "tests/examples/digits_test.cc", "tests/storage/result_crash_test.cc",
+                            "tests/worker/system/stacks_test.cc"}
 
 GOOD = ('<testsuites><testsuite name="A"><testcase name="one" status="run" result="completed" classname="A"/>'
         '<testcase name="two" status="run" result="completed" classname="A"/></testsuite></testsuites>')
@@ -81,6 +81,17 @@ class NothingRan(unittest.TestCase):
         self.assertEqual(run_tests.test_environment(inherited), {"PATH": "/bin"})
 
 
+class Order(unittest.TestCase):
+    def test_the_longest_come_first_and_the_others_in_any_order(self):
+        names = ["a", "b", run_tests.LONGEST[1], "c", run_tests.LONGEST[0]]
+        orders = set()
+        for _ in range(100):
+            costs = run_tests.costs(names)
+            orders.add(tuple(sorted(names, key=lambda name: -costs[name])))
+        self.assertEqual({order[:2] for order in orders}, {run_tests.LONGEST[:2]})
+        self.assertEqual(len(orders), 6)
+
+
 class Report(unittest.TestCase):
     def test_a_stage_over_its_budget_says_so_and_passes(self):
         budget = run_tests.STAGES["fast"].budget_min
@@ -123,7 +134,7 @@ class Labels(unittest.TestCase):
             for name, values, body in re.findall(r"foreach\((\w+) ([^)]+)\)\n(.*?)endforeach\(\)", text, re.S):
                 for value in values.split():
                     text += body.replace("${" + name + "}", value)
-            for source, rest in re.findall(r"warren_test\(\w+ ([\w.]+\.cc)([^)]*)\)", text):
+            for source, rest in re.findall(r"warren_test\(\w+ ([\w./]+\.cc)([^)]*)\)", text):
                 yield path.parent / source, rest.split()
 
     def test_every_source_is_some_programs(self):
@@ -150,6 +161,13 @@ class Labels(unittest.TestCase):
         for test in self.shown():
             labels = self.labels(test)
             self.assertEqual(len(labels & {"fast", "slow"}), 1, f"{test['name']} has the labels {sorted(labels)}")
+
+    def test_the_longest_are_entries_of_ctest(self):
+        self.assertEqual(len(set(run_tests.LONGEST)), len(run_tests.LONGEST))
+        entries = {test["name"] for test in self.shown()}
+        # Without nvcc there is no gpu_run, and without the venv none of Python.
+        missing = [name for name in run_tests.LONGEST if name not in entries and name != "gpu_run"]
+        self.assertEqual([name for name in missing if "python/calls_test" in entries or "python/" not in name], [])
 
     def test_every_source_is_an_entry_of_ctest(self):
         entries = {test["name"] for test in self.shown() if "gtest" in self.labels(test)}

@@ -10,7 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
 #include "storage/result_format.h"
 #include "tests/storage/file_size_limit.h"
 #include "tests/storage/result_batch.h"

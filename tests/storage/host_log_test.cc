@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
 #include "storage/segment.h"
 #include "tests/sanitized.h"
 
@@ -669,7 +669,7 @@ TEST(HostLogTest, MemoryNeedNotBeClean) {
 TEST(HostLogTest, APayloadThatLooksLikeAFlagIsNone) {
   const Life life(11, kMinSegmentBytes);
   for (std::uint64_t v = 1; v < 50; ++v) {
-    // One extent is enough, and is always the same: its generation is 2v now, and 2v + 2 next time.
+    // One extent is enough, and is always the same: its stamp is 2v now, and 2v + 2 next time.
     for (std::uint64_t s = 0; s < 5; ++s) {
       ASSERT_TRUE(life.publish(round_key(v, s), 100, 0, 100).ok());
       ASSERT_TRUE(life.reads(round_key(v, s), 0, 100)) << v << " " << s;

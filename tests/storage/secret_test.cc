@@ -14,7 +14,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
 
 namespace warren::storage {
 namespace {

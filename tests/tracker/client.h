@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "recovery/codec.h"
+#include "recovery/wire/codec.h"
 #include "storage/secret.h"
 
 namespace warren::tracker {
@@ -49,10 +49,10 @@ inline wire::Envelope join_envelope(const std::string& job, std::uint64_t sender
   return e;
 }
 
-inline wire::Envelope heartbeat_envelope(const std::string& job, std::uint64_t sender, std::uint64_t epoch,
+inline wire::Envelope heartbeat_envelope(const std::string& job, std::uint64_t sender, std::uint64_t generation,
                                          std::uint64_t beat) {
   wire::Envelope e = envelope_of(job, sender);
-  e.mutable_heartbeat()->set_epoch(epoch);
+  e.mutable_heartbeat()->set_generation(generation);
   e.mutable_heartbeat()->set_beat(beat);
   return e;
 }

@@ -13,6 +13,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace warren::tracker {
 namespace {
@@ -25,13 +26,13 @@ TEST(JsonLine, HasTheStandingFieldsInEveryEvent) {
                                           {Severity::kWarning,
                                            "interrupted",
                                            "why \"so\"\n",
-                                           {{"rank", "3"}, {"epoch", "7"}, {"worker", "w"}, {"job", "x"}}}));
+                                           {{"rank", "3"}, {"generation", "7"}, {"worker", "w"}, {"job", "x"}}}));
   EXPECT_EQ(line.at("time"), "2025-11-21T02:02:03.004Z");
   EXPECT_EQ(line.at("severity"), "warning");
   EXPECT_EQ(line.at("event"), "interrupted");
   EXPECT_EQ(line.at("job"), "train") << "a field never takes the place of a standing one";
   EXPECT_EQ(line.at("rank"), 3);
-  EXPECT_EQ(line.at("epoch"), 7);
+  EXPECT_EQ(line.at("generation"), 7);
   EXPECT_TRUE(line.at("version").is_null());
   EXPECT_TRUE(line.at("sequence").is_null());
   EXPECT_EQ(line.at("text"), "why \"so\"\n");
@@ -61,6 +62,19 @@ TEST(JsonLine, TheSinkWritesLines) {
   EXPECT_EQ(json::parse(lines.substr(end + 1)).at("job"), "b");
 }
 
+TEST(FromLevel, PassesOnWhatIsAsSevereAndMore) {
+  std::vector<std::string> passed;
+  const EventSink sink =
+      from_level(Severity::kInfo, [&](std::string_view, const LogEvent& event) { passed.push_back(event.name); });
+  sink("a", {Severity::kDebug, "committed", "", {}});
+  sink("a", {Severity::kInfo, "recovered", "", {}});
+  sink("a", {Severity::kError, "lost", "", {}});
+  EXPECT_EQ(passed, (std::vector<std::string>{"recovered", "lost"}));
+
+  EXPECT_EQ(parse_severity("debug").value(), Severity::kDebug);
+  EXPECT_EQ(parse_severity("verbose").status().code(), Code::kInvalidArgument);
+}
+
 std::string read(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -69,9 +83,10 @@ std::string read(const fs::path& file) {
 // The names of events in a source: the first string after a Severity in a call of log() or in a LogEvent, or after a
 // sink in a call of say(), or the first of a call of notice(), as the launcher makes it.
 std::set<std::string> names_in(const fs::path& folder) {
-  static const std::regex kEvent(R"re((?:(?:Severity::k(?:Info|Warning|Error)|say\(sink),|notice\()\s*"([a-z_]+)")re");
+  static const std::regex kEvent(
+      R"re((?:(?:Severity::k(?:Debug|Info|Warning|Error)|say\(sink),|notice\()\s*"([a-z_]+)")re");
   std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".cc") continue;
     const std::string text = read(entry.path());
     for (std::sregex_iterator it(text.begin(), text.end(), kEvent), end; it != end; ++it) names.insert((*it)[1]);
@@ -82,7 +97,7 @@ std::set<std::string> names_in(const fs::path& folder) {
 TEST(EventsDocument, ListsWhatTheSourcesLogAndNothingElse) {
   const fs::path root = WARREN_SOURCE_DIR;
   std::set<std::string> logged;
-  for (const char* folder : {"recovery", "storage", "tracker", "worker", "worker/disk", "worker/launch", "cli"})
+  for (const char* folder : {"recovery", "storage", "tracker", "worker", "launcher", "cli"})
     logged.merge(names_in(root / folder));
   ASSERT_GT(logged.size(), 20u) << "the search still finds them";
   // Rows of its tables begin with the name: | `worker_joined` | …

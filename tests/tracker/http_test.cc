@@ -37,8 +37,8 @@ TEST_F(HttpTest, ShowsAJobInEveryForm) {
   Client a(port(), credentials("train")), b(port(), credentials("train"));
   a.send(join_envelope("train", 1, "w0", 2));
   b.send(join_envelope("train", 2, "w1", 2));
-  const std::uint64_t epoch = a.receive(Envelope::kPlan).plan().epoch();
-  Envelope beat = heartbeat_envelope("train", 1, epoch, 1);
+  const std::uint64_t generation = a.receive(Envelope::kPlan).plan().generation();
+  Envelope beat = heartbeat_envelope("train", 1, generation, 1);
   beat.mutable_heartbeat()->set_rounds_finished(41);
   beat.mutable_heartbeat()->set_bytes_moved(4096);
   beat.mutable_heartbeat()->mutable_gpu()->set_readers(1);
@@ -68,7 +68,7 @@ TEST_F(HttpTest, ShowsAJobInEveryForm) {
   const json& job = all.at("jobs").at(0);
   EXPECT_EQ(job.at("job"), "train");
   EXPECT_EQ(job.at("state"), "running");
-  EXPECT_EQ(job.at("epoch"), epoch);
+  EXPECT_EQ(job.at("generation"), generation);
   EXPECT_EQ(job.at("alive"), 2);
   const json& member = job.at("members").at(0);
   EXPECT_EQ(member.at("worker"), "w0");

@@ -8,7 +8,7 @@
 #include <memory>
 #include <set>
 
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
 #include "storage/fake_journal.h"
 #include "tests/tracker/client.h"
 
@@ -98,7 +98,7 @@ class JobTableTest : public testing::Test {
   void finalize_two(const std::string& name) {
     for (std::uint64_t life : {1, 2}) {
       Envelope leave = envelope_of(name, life);
-      leave.mutable_leave()->set_epoch(job(name)->view.epoch.value);
+      leave.mutable_leave()->set_generation(job(name)->view.generation.value);
       leave.mutable_leave()->set_finalize(true);
       say(life == 1 ? "a-" + name : "b-" + name, leave);
     }
@@ -141,10 +141,10 @@ TEST_F(JobTableTest, NothingIsAnnouncedThatIsNotStored) {
 TEST_F(JobTableTest, WhatFollowsAFailedWriteKeepsItsOrder) {
   disk_->fail_writes = 1;
   join_two("train");
-  const std::uint64_t epoch = job("train")->view.epoch.value;
-  say("a-train", heartbeat_envelope("train", 1, epoch, 1));
+  const std::uint64_t generation = job("train")->view.generation.value;
+  say("a-train", heartbeat_envelope("train", 1, generation, 1));
   Envelope leave = envelope_of("train", 1);
-  leave.mutable_leave()->set_epoch(epoch);
+  leave.mutable_leave()->set_generation(generation);
   leave.mutable_leave()->set_reason("gives up");
   say("a-train", leave);
   EXPECT_EQ(count(Envelope::kInterrupt), 0u) << "an interrupt overtakes no plan";
@@ -186,14 +186,14 @@ TEST_F(JobTableTest, AJournalThatStaysFullCostsTheJobItsWorkersAndNobodyElse) {
   EXPECT_EQ(count(Envelope::kPlan), 2u) << "once there is room, the next join begins anew";
 }
 
-TEST_F(JobTableTest, AnUnconfirmedWriteMaySurviveAndEpochsStillRise) {
+TEST_F(JobTableTest, AnUnconfirmedWriteMaySurviveAndGenerationsStillRise) {
   for (const auto crash : {storage::FakeDisk::Crash::kKeepsUnconfirmed, storage::FakeDisk::Crash::kLosesUnconfirmed}) {
     const std::string name = crash == storage::FakeDisk::Crash::kKeepsUnconfirmed ? "keeps" : "loses";
     join_two(name);
-    const std::uint64_t announced = job(name)->view.epoch.value;
+    const std::uint64_t announced = job(name)->view.generation.value;
     disk_->fail_writes = 1;
     Envelope leave = envelope_of(name, 1);
-    leave.mutable_leave()->set_epoch(announced);
+    leave.mutable_leave()->set_generation(announced);
     leave.mutable_leave()->set_reason("gives up");
     say("a-" + name, leave);
     disk_->crash(crash);
@@ -201,15 +201,15 @@ TEST_F(JobTableTest, AnUnconfirmedWriteMaySurviveAndEpochsStillRise) {
     sent_.clear();
     ASSERT_TRUE(restart().ok());
     ASSERT_NE(job(name), nullptr);
-    EXPECT_GE(job(name)->view.epoch.value, announced);
-    // Both come back in new lives: the next plan's epoch is newer than any that was announced.
+    EXPECT_GE(job(name)->view.generation.value, announced);
+    // Both come back in new lives: the next plan's generation is newer than any that was announced.
     say("x", join_envelope(name, 11, "0", 2));
     say("y", join_envelope(name, 12, "1", 2));
     pass(200'000);
     say("x", join_envelope(name, 11, "0", 2));
     say("y", join_envelope(name, 12, "1", 2));
     ASSERT_NE(job(name), nullptr);
-    EXPECT_GT(job(name)->view.epoch.value, announced);
+    EXPECT_GT(job(name)->view.generation.value, announced);
   }
 }
 
@@ -231,11 +231,11 @@ TEST_F(JobTableTest, AFinishedNameIsFreeForANewRun) {
   // One of the run before that has not heard of its end yet hears it, and the new run goes on.
   sent_.clear();
   Envelope late = envelope_of("train", 2);
-  late.mutable_leave()->set_epoch(1);
+  late.mutable_leave()->set_generation(1);
   late.mutable_leave()->set_finalize(true);
   say("b-train", late);
   ASSERT_EQ(count(Envelope::kFinished), 1u);
-  EXPECT_EQ(sent_[0].envelope.finished().epoch(), 1u);
+  EXPECT_EQ(sent_[0].envelope.finished().generation(), 1u);
   EXPECT_EQ(job("train")->view.state, TrackerMachine::State::kRunning);
 }
 
@@ -281,7 +281,7 @@ TEST_F(JobTableTest, AFinishedJobMayBeForgottenAtOnce) {
   // A worker that has not heard that it has finished hears that, and not that somebody has ended its job.
   sent_.clear();
   Envelope late = envelope_of("train", 2);
-  late.mutable_leave()->set_epoch(1);
+  late.mutable_leave()->set_generation(1);
   late.mutable_leave()->set_finalize(true);
   say("b-train", late);
   EXPECT_EQ(count(Envelope::kFinished), 1u);
@@ -357,11 +357,11 @@ TEST_F(JobTableTest, AJobThatTheJournalHasLostGoesOnFromWhatItsMembersTell) {
   sent_.clear();
   for (const wire::Member& m : plan.members()) {
     const std::string connection = "back" + std::to_string(m.rank());
-    say(connection, heartbeat_envelope("train", m.incarnation(), plan.epoch(), 1));
+    say(connection, heartbeat_envelope("train", m.incarnation(), plan.generation(), 1));
     ASSERT_EQ(count(Envelope::kTell), m.rank() + 1u);
-    wire::Envelope known = heartbeat_envelope("train", m.incarnation(), plan.epoch(), 1);
-    known.mutable_known()->set_epoch(plan.epoch());
-    known.mutable_known()->set_plan_epoch(plan.epoch());
+    wire::Envelope known = heartbeat_envelope("train", m.incarnation(), plan.generation(), 1);
+    known.mutable_known()->set_generation(plan.generation());
+    known.mutable_known()->set_plan_generation(plan.generation());
     if (m.rank() == 0) *known.mutable_known()->mutable_plan() = plan;
     known.set_term(term_);
     known.set_receiver(life_);
@@ -370,7 +370,7 @@ TEST_F(JobTableTest, AJobThatTheJournalHasLostGoesOnFromWhatItsMembersTell) {
   EXPECT_EQ(logged("train rebuilt"), 1u);
   EXPECT_TRUE(disk_->durable.contains("train"));
   sent_.clear();
-  say("back0", heartbeat_envelope("train", plan.members(0).incarnation(), plan.epoch(), 2));
+  say("back0", heartbeat_envelope("train", plan.members(0).incarnation(), plan.generation(), 2));
   EXPECT_EQ(count(Envelope::kHeartbeatReply), 1u);
 }
 
@@ -476,8 +476,8 @@ TEST_F(JobTableTest, WhatAForgottenRunHasLeftOnDisksIsNotUsedByANewJob) {
       held.set_run(forgotten.run());
       held.set_mirrored(mirrored);
       wire::Known& known = *held.mutable_known();
-      known.set_epoch(forgotten.epoch());
-      known.set_plan_epoch(forgotten.epoch());
+      known.set_generation(forgotten.generation());
+      known.set_plan_generation(forgotten.generation());
       *known.mutable_plan() = forgotten;
       known.set_committed(true);
       known.set_committed_version(2);
@@ -570,7 +570,7 @@ TEST_F(JobTableTest, TheOldestFinishedJobMakesRoom) {
   const auto finish = [&](const std::string& name) {
     say("c-" + name, join_envelope(name, 1, "0", 1));
     Envelope leave = envelope_of(name, 1);
-    leave.mutable_leave()->set_epoch(job(name)->view.epoch.value);
+    leave.mutable_leave()->set_generation(job(name)->view.generation.value);
     leave.mutable_leave()->set_finalize(true);
     say("c-" + name, leave);
     EXPECT_EQ(job(name)->view.state, TrackerMachine::State::kFinished);
@@ -589,7 +589,7 @@ TEST_F(JobTableTest, TheOldestFinishedJobMakesRoom) {
   // A worker of a job that finished a moment ago may not have heard of that yet.
   sent_.clear();
   Envelope again = envelope_of("older", 1);
-  again.mutable_leave()->set_epoch(1);
+  again.mutable_leave()->set_generation(1);
   again.mutable_leave()->set_finalize(true);
   say("c-older", again);
   EXPECT_EQ(count(Envelope::kFinished), 1u);
@@ -600,9 +600,9 @@ TEST_F(JobTableTest, RoutesAreBoundedWhoeverKnocks) {
   for (std::uint64_t i = 0; i < 5000; ++i) say("c" + std::to_string(i), heartbeat_envelope("train", 100 + i, 1, 1));
   EXPECT_LE(table_->routes(), 4u * 2 + 64);
   // The members were forgotten as the longest silent; a word from them and they are known again.
-  const std::uint64_t epoch = job("train")->view.epoch.value;
+  const std::uint64_t generation = job("train")->view.generation.value;
   sent_.clear();
-  say("a-train", heartbeat_envelope("train", 1, epoch, 8));
+  say("a-train", heartbeat_envelope("train", 1, generation, 8));
   ASSERT_EQ(sent_.size(), 1u);
   EXPECT_EQ(sent_[0].connection, "a-train");
   EXPECT_TRUE(sent_[0].envelope.has_heartbeat_reply());
@@ -610,9 +610,9 @@ TEST_F(JobTableTest, RoutesAreBoundedWhoeverKnocks) {
 
 TEST_F(JobTableTest, AnswersFollowAWorkerToItsNewConnection) {
   join_two("train");
-  const std::uint64_t epoch = job("train")->view.epoch.value;
+  const std::uint64_t generation = job("train")->view.generation.value;
   sent_.clear();
-  say("a-reconnected", heartbeat_envelope("train", 1, epoch, 8));
+  say("a-reconnected", heartbeat_envelope("train", 1, generation, 8));
   ASSERT_EQ(sent_.size(), 1u);
   EXPECT_EQ(sent_[0].connection, "a-reconnected");
 }

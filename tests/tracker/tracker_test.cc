@@ -13,7 +13,7 @@
 #include <random>
 #include <utility>
 
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
 #include "tests/flipping_proxy.h"
 #include "tests/tracker/fixture.h"
 #include "tracker/control_socket.h"
@@ -98,7 +98,7 @@ TEST_F(TrackerTest, TwoWorkersJoinAndGetOnePlan) {
   EXPECT_EQ(plan.members(0).worker_id(), "9");
   EXPECT_EQ(plan.members(1).worker_id(), "10");
   EXPECT_EQ(plan.members(1).local_rank(), 1u);
-  a.send(heartbeat_envelope("train", 101, plan.epoch(), 7));
+  a.send(heartbeat_envelope("train", 101, plan.generation(), 7));
   EXPECT_EQ(a.receive(Envelope::kHeartbeatReply).heartbeat_reply().beat(), 7u);
   tracker_->stop();  // the disk is the loop thread's until then
   EXPECT_TRUE(disk_->durable.contains("train"));
@@ -172,10 +172,10 @@ TEST_F(TrackerTest, AnotherJobsSecretCannotTouchARunningJob) {
   Pair pair(port(), "train", credentials("train"), 11);
   Client other(port(), credentials("serve"));
   Envelope leave = envelope_of("train", 11);
-  leave.mutable_leave()->set_epoch(pair.plan.epoch());
+  leave.mutable_leave()->set_generation(pair.plan.generation());
   other.send(leave);
   EXPECT_TRUE(other.receive().has_refused());
-  pair.a.send(heartbeat_envelope("train", 11, pair.plan.epoch(), 1));
+  pair.a.send(heartbeat_envelope("train", 11, pair.plan.generation(), 1));
   EXPECT_TRUE(pair.a.receive().has_heartbeat_reply()) << "answers still go to the worker's own connection";
 }
 
@@ -196,7 +196,7 @@ TEST_F(TrackerTest, AMessageThatOnlyATrackerSendsIsRefused) {
   start(options());
   Client client(port(), credentials("train"));
   Envelope wrong = envelope_of("train", 5);
-  wrong.mutable_finished()->set_epoch(1);
+  wrong.mutable_finished()->set_generation(1);
   client.send_bytes(wrong.SerializeAsString());
   EXPECT_THAT(client.receive().refused().reason(), HasSubstr("never sends Finished"));
 }
@@ -217,7 +217,7 @@ TEST_F(TrackerTest, EndingAnUnknownJobIsRefused) {
   start(options());
   Client client(port(), credentials("train"));
   Envelope stopped = heartbeat_envelope("train", 5, 3, 1);
-  stopped.mutable_stopped()->set_epoch(4);
+  stopped.mutable_stopped()->set_generation(4);
   client.send(stopped);
   const Envelope refused = client.receive();
   EXPECT_EQ(refused.refused().code(), static_cast<std::uint32_t>(Code::kClosed));
@@ -228,7 +228,7 @@ TEST_F(TrackerTest, EndingAnUnknownJobIsRefused) {
 // Sends a heartbeat and waits for its answer: everything that was sent before on any connection of this client has been
 // judged by then.
 void expect_alive(Pair& pair, const std::string& job, std::uint64_t beat) {
-  pair.a.send(heartbeat_envelope(job, pair.life, pair.plan.epoch(), beat));
+  pair.a.send(heartbeat_envelope(job, pair.life, pair.plan.generation(), beat));
   const Envelope answer = pair.a.receive();
   ASSERT_TRUE(answer.has_heartbeat_reply()) << answer.body_case();
   ASSERT_EQ(answer.heartbeat_reply().beat(), beat);
@@ -276,7 +276,7 @@ TEST_F(TrackerTest, OneJobsTortureNeverTouchesAnother) {
   const auto job = std::find_if(jobs.begin(), jobs.end(), [](const JobStatus& j) { return j.name == "calm"; });
   ASSERT_NE(job, jobs.end());
   EXPECT_EQ(job->view.state, TrackerMachine::State::kRunning);
-  EXPECT_EQ(job->view.epoch.value, calm.plan.epoch());
+  EXPECT_EQ(job->view.generation.value, calm.plan.generation());
   EXPECT_EQ(job->view.interrupts, 0u);
   EXPECT_LE(log_.count("bad_message"), 100u) << "the log is not flooded";
   expect_alive(calm, "calm", ++beat);
@@ -490,7 +490,7 @@ TEST_F(TrackerTest, BadOptionsAreNamed) {
               HasSubstr("root secret"));
 }
 
-TEST_F(TrackerTest, ARestartOnTheSameJournalKeepsRanksAndRaisesEpochs) {
+TEST_F(TrackerTest, ARestartOnTheSameJournalKeepsRanksAndRaisesGenerations) {
   const auto with_journal = [&] {
     TrackerOptions o = options();
     auto journal = storage::RocksJournal::open(dir_ / "journal");
@@ -515,30 +515,30 @@ TEST_F(TrackerTest, ARestartOnTheSameJournalKeepsRanksAndRaisesEpochs) {
 
   start(with_journal());
   EXPECT_THAT(log_.await("job_restored").text, HasSubstr("train"));
-  // A member that lived on is told the same plan; a life that the tracker never knew ends the epoch.
+  // A member that lived on is told the same plan; a life that the tracker never knew ends the generation.
   Client a(port(), credentials("train")), b(port(), credentials("train")), c(port(), credentials("train"));
-  a.send(heartbeat_envelope("train", 1, before.epoch(), 4));
+  a.send(heartbeat_envelope("train", 1, before.generation(), 4));
   const Envelope asks = a.receive(Envelope::kHeartbeatReply);
-  a.send(heartbeat_envelope("train", 1, before.epoch(), 4), asks);
-  b.send(heartbeat_envelope("train", 2, before.epoch(), 4));
-  b.send(heartbeat_envelope("train", 2, before.epoch(), 5), b.receive(Envelope::kHeartbeatReply));
+  a.send(heartbeat_envelope("train", 1, before.generation(), 4), asks);
+  b.send(heartbeat_envelope("train", 2, before.generation(), 4));
+  b.send(heartbeat_envelope("train", 2, before.generation(), 5), b.receive(Envelope::kHeartbeatReply));
   // Once both have promised to obey it it answers with the heartbeat's own number; before, with 0 and 1.
   do {
-    b.send(heartbeat_envelope("train", 2, before.epoch(), 6), asks);
+    b.send(heartbeat_envelope("train", 2, before.generation(), 6), asks);
   } while (b.receive(Envelope::kHeartbeatReply).heartbeat_reply().beat() < 4);
   c.send(join_envelope("train", 33, "2", 3, "elsewhere"));
   const wire::Interrupt interrupt = a.receive(Envelope::kInterrupt).interrupt();
-  EXPECT_GT(interrupt.epoch(), before.epoch());
+  EXPECT_GT(interrupt.generation(), before.generation());
   b.receive(Envelope::kInterrupt);
   for (auto [client, life] : {std::pair(&a, 1), std::pair(&b, 2)}) {
     Envelope stopped = envelope_of("train", static_cast<std::uint64_t>(life));
-    stopped.mutable_stopped()->set_epoch(interrupt.epoch());
+    stopped.mutable_stopped()->set_generation(interrupt.generation());
     client->send(stopped);
   }
   a.send(join_envelope("train", 11, "0", 3, "x"));
   b.send(join_envelope("train", 22, "1", 3, "y"));
   const wire::Plan after = c.receive(Envelope::kPlan).plan();
-  EXPECT_GT(after.epoch(), before.epoch());
+  EXPECT_GT(after.generation(), before.generation());
   ASSERT_EQ(after.members_size(), 3);
   for (int r = 0; r < 3; ++r) EXPECT_EQ(after.members(r).worker_id(), before.members(r).worker_id());
 }
@@ -547,12 +547,12 @@ TEST_F(TrackerTest, OnlyWhoHasItsSecretHasAJobForgotten) {
   start(options());
   Client worker(port(), credentials("train")), owner(port(), credentials("train")), other(port(), credentials("other"));
   worker.send(join_envelope("train", 1, "0", 1));
-  const std::uint64_t epoch = worker.receive(Envelope::kPlan).plan().epoch();
+  const std::uint64_t generation = worker.receive(Envelope::kPlan).plan().generation();
   Envelope forget = envelope_of("train", 50);
   forget.mutable_forget()->set_force(true);
   other.send(forget);
   EXPECT_THAT(other.receive(Envelope::kRefused).refused().reason(), HasSubstr("this secret is not that of job train"));
-  worker.send(heartbeat_envelope("train", 1, epoch, 1));
+  worker.send(heartbeat_envelope("train", 1, generation, 1));
   worker.receive(Envelope::kHeartbeatReply);
   owner.send(forget);
   owner.receive(Envelope::kForgotten);

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "storage/segment_memory.h"
-#include "worker/engine.h"
-#include "worker/host_memory.h"
+#include "worker/rounds/engine.h"
+#include "worker/transport/host_memory.h"
 #include "worker/transport/link_transport.h"
 
 namespace warren::worker::testing {
@@ -59,12 +59,12 @@ class Mesh {
       for (int peer = 0; peer < options.size && !options.hosts.empty(); peer++) {
         streams_to.push_back(same_host(r, peer) ? 1 : options.streams);
       }
-      n.transport->open(Epoch(1), options.streams, options.checksums, std::move(streams_to));
+      n.transport->open(Generation(1), options.streams, options.checksums, std::move(streams_to));
       n.memory.install(lives());
       if (n.log != nullptr) install_log(r);
       Engine::Plan plan;
       plan.replicas = n.log == nullptr ? 0 : 2;
-      plan.epoch = Epoch(1);
+      plan.generation = Generation(1);
       plan.self = Rank(r);
       plan.world_size = static_cast<std::uint32_t>(options.size);
       for (int peer = 0; peer < options.size; peer++) plan.present.emplace_back(peer);
@@ -139,8 +139,8 @@ class Mesh {
           first = HostPipe::map(memory.get(), true).value();
           second = HostPipe::map(memory.get(), false).value();
         }
-        EXPECT_TRUE(transport(a).adopt(Epoch(1), group, Rank(b), s, fds[0], std::move(first)).ok());
-        EXPECT_TRUE(transport(b).adopt(Epoch(1), group, Rank(a), s, fds[1], std::move(second)).ok());
+        EXPECT_TRUE(transport(a).adopt(Generation(1), group, Rank(b), s, fds[0], std::move(first)).ok());
+        EXPECT_TRUE(transport(b).adopt(Generation(1), group, Rank(a), s, fds[1], std::move(second)).ok());
       }
       made = true;
     }
@@ -179,7 +179,7 @@ class Mesh {
   void install_log(int rank) {
     Node& n = *nodes_[static_cast<std::size_t>(rank)];
     Replayer::Plan plan;
-    plan.epoch = Epoch(1);
+    plan.generation = Generation(1);
     plan.self = Rank(rank);
     plan.replicas = 2;
     plan.timeout_ms = 1000;
@@ -190,7 +190,7 @@ class Mesh {
       }
       const std::uint32_t at = options_.hosts.empty() ? 0 : options_.hosts[static_cast<std::size_t>(peer)];
       const std::string host = "h" + std::to_string(at);
-      plan.peers.push_back({Rank(peer), life_of(peer), host, host, false, Epoch(1)});
+      plan.peers.push_back({Rank(peer), life_of(peer), host, host, false, Generation(1)});
     }
     n.recall->install(plan);
   }

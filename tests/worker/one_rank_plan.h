@@ -3,16 +3,16 @@
 
 #include <cstdint>
 
-#include "recovery/messages.pb.h"
+#include "recovery/wire/messages.pb.h"
 
 namespace warren::worker {
 
 inline constexpr std::uint64_t kRun = 11;
 
-inline wire::Plan plan_of(std::uint64_t epoch, std::uint32_t timeline, std::uint64_t run = kRun) {
+inline wire::Plan plan_of(std::uint64_t generation, std::uint32_t timeline, std::uint64_t run = kRun) {
   wire::Plan p;
   p.set_run(run);
-  p.set_epoch(epoch);
+  p.set_generation(generation);
   p.set_timeline(timeline);
   wire::JobSettings& settings = *p.mutable_settings();
   settings.set_world_size(1);
@@ -22,7 +22,7 @@ inline wire::Plan plan_of(std::uint64_t epoch, std::uint32_t timeline, std::uint
   settings.set_streams(1);
   settings.set_replicas(1);
   wire::Member& m = *p.add_members();
-  m.set_incarnation(run + epoch);
+  m.set_incarnation(run + generation);
   m.set_worker_id("w0");
   m.set_host_id("a");
   m.set_domain_id("a");

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "recovery/check.h"
-#include "worker/host_memory.h"
+#include "recovery/base/check.h"
+#include "worker/transport/host_memory.h"
 
 namespace warren::worker {
 
@@ -45,7 +45,7 @@ std::uint64_t DeviceCombines::begin(Work work) {
   return id;
 }
 
-std::optional<Elsewhere::Done> DeviceCombines::take_done() {
+std::optional<GpuWork::Done> DeviceCombines::take_done() {
   const std::lock_guard lock(mutex_);
   if (done_.empty()) return std::nullopt;
   Done done = std::move(done_.front());

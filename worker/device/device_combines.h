@@ -17,20 +17,20 @@
 #include <optional>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_shares.h"
 #include "worker/device/device_table.h"
 #include "worker/device/device_uploads.h"
 #include "worker/device/pinned_arena.h"
-#include "worker/elsewhere.h"
+#include "worker/rounds/gpu_work.h"
 
 namespace warren::worker {
 
 // Whether the GPU combines values of this type by this operation, and as what.
 [[nodiscard]] std::optional<warren_type> reduced_as(DataType type, ReduceOp op);
 
-class DeviceCombines final : public Elsewhere {
+class DeviceCombines final : public GpuWork {
  public:
   // `copies_on`: of a GPU; it ends after this.
   DeviceCombines(DeviceShares& shares, PinnedArena& arena, std::function<DeviceCopies&(std::int32_t)> copies_on)
@@ -40,7 +40,7 @@ class DeviceCombines final : public Elsewhere {
   DeviceCombines(const DeviceCombines&) = delete;
   DeviceCombines& operator=(const DeviceCombines&) = delete;
 
-  // Elsewhere; from any thread.
+  // GpuWork; from any thread.
   [[nodiscard]] std::uint64_t begin(Work work) override;
   [[nodiscard]] bool busy() const override { return open_.load(std::memory_order_acquire) != 0; }
   [[nodiscard]] std::optional<Done> take_done() override;

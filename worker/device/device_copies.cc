@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "worker/device/device_library.h"
 
 namespace warren::worker {

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_memory.h"
 #include "worker/device/device_table.h"
 

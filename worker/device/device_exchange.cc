@@ -6,7 +6,7 @@
 #include <system_error>
 #include <thread>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "storage/xxh3.h"
 #include "worker/device/device_combines.h"
 #include "worker/device/device_library.h"
@@ -23,9 +23,9 @@ std::string said_by(const warren_device_table& table) {
 
 // What NCCL, or a GPU that does not answer, may still read and write: it is nobody's any more, for as long as the
 // process lives.
-void leave(std::map<std::uint64_t, Exchange::Turn> what) {
+void leave(std::map<std::uint64_t, GpuExchange::Turn> what) {
   static std::mutex& mutex = *new std::mutex;
-  static auto& all = *new std::vector<std::map<std::uint64_t, Exchange::Turn>>;
+  static auto& all = *new std::vector<std::map<std::uint64_t, GpuExchange::Turn>>;
   const std::lock_guard lock(mutex);
   all.push_back(std::move(what));
 }
@@ -101,17 +101,17 @@ Status DeviceExchange::take_memory(std::int32_t device) {
 
 // A process takes a while to be started.
 void DeviceExchange::start_root() {
-  std::uint64_t epoch = 0;
+  std::uint64_t generation = 0;
   {
     const std::lock_guard lock(mutex_);
     if (!wants_root_ || root_starts_ || root_ != nullptr || current_ != nullptr || !may_take_part()) return;
     root_starts_ = true;
-    epoch = epoch_;
+    generation = generation_;
   }
   auto root = roots_();
   const std::lock_guard lock(mutex_);
   root_starts_ = false;
-  if (epoch != epoch_ || !open_) return;
+  if (generation != generation_ || !open_) return;
   if (!root.ok()) return has_no_root(root.status());
   root_ = std::move(root).value();
 }
@@ -120,13 +120,13 @@ void DeviceExchange::has_no_root(const Status& why) {
   root_failed_ = true;
   root_ = nullptr;
   failures_++;
-  tell_(true, why.describe() + "; large allreduces among GPUs go by way of the CPU until the next epoch");
+  tell_(true, why.describe() + "; large allreduces among GPUs go by way of the CPU until the next generation");
 }
 
-void DeviceExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
+void DeviceExchange::open(Generation generation, std::int32_t rank, std::int32_t size) {
   const std::lock_guard lock(mutex_);
   open_ = true;
-  epoch_ = epoch.value;
+  generation_ = generation.value;
   rank_ = rank;
   size_ = size;
   wants_root_ = root_failed_ = false;
@@ -136,7 +136,7 @@ void DeviceExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
 void DeviceExchange::close() {
   const std::lock_guard lock(mutex_);
   open_ = false;
-  epoch_ = 0;
+  generation_ = 0;
   root_ = nullptr;
   id_ = std::nullopt;
   open_count_ -= waiting_.size();
@@ -148,7 +148,7 @@ void DeviceExchange::close() {
     const std::lock_guard its(current_->mutex);
     joined = current_->joined;
   }
-  // That not all have joined, and nobody has asked until now, is most likely why the epoch ends: a rank has died.
+  // That not all have joined, and nobody has asked until now, is most likely why the generation ends: a rank has died.
   if (joined) tell_of(*current_);
   {
     const std::lock_guard its(current_->mutex);
@@ -179,7 +179,7 @@ std::shared_ptr<std::byte> DeviceExchange::take_scratch(std::uint64_t bytes, std
 Status DeviceExchange::overdue() const {
   const std::lock_guard lock(mutex_);
   if (broken_ || !is_overdue()) return {};
-  return {Code::kTimeout, "NCCL's communicator of an epoch that is over has not ended in " +
+  return {Code::kTimeout, "NCCL's communicator of a generation that is over has not ended in " +
                               std::to_string(timeout_.count()) + " ms, or cannot"};
 }
 
@@ -206,13 +206,13 @@ void DeviceExchange::tell_of(Communicator& c) {
     if (without_since_) {
       const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(ready_since - *without_since_);
       text += ": its communicator was there " + std::to_string(took.count()) +
-              " ms after the end of the epoch that had one before";
+              " ms after the end of the generation that had one before";
     }
     return tell_(false, text);
   }
   failures_++;
   tell_(true, why + "; large allreduces among GPUs go by way of the CPU" +
-                  (failures_ >= kMostFailures ? " for the rest of this life" : " until the next epoch"));
+                  (failures_ >= kMostFailures ? " for the rest of this life" : " until the next generation"));
 }
 
 bool DeviceExchange::ready() const {
@@ -232,7 +232,7 @@ bool DeviceExchange::may_take_part() const {
          shares_.device() != WARREN_DEVICE_HOST;
 }
 
-Exchange::Word DeviceExchange::word(bool could) {
+GpuExchange::Word DeviceExchange::word(bool could) {
   const std::lock_guard lock(mutex_);
   std::erase_if(ending_, [](const Holder& c) {
     const std::lock_guard its(c->mutex);
@@ -369,7 +369,7 @@ bool DeviceExchange::busy() const {
   return open_count_ != 0 || !overdue().ok();
 }
 
-std::optional<Exchange::Done> DeviceExchange::take_done() {
+std::optional<GpuExchange::Done> DeviceExchange::take_done() {
   const std::lock_guard lock(mutex_);
   if (done_.empty()) return std::nullopt;
   Done done = std::move(done_.front());
@@ -387,7 +387,7 @@ Status DeviceExchange::open_streams() {
   return {};
 }
 
-// Of no use any more, to anybody: the engine hears it, and the epoch ends.
+// Of no use any more, to anybody: the engine hears it, and the generation ends.
 void DeviceExchange::fail(Communicator& c, const std::string& why) {
   const std::lock_guard its(c.mutex);
   if (c.stage == Communicator::Stage::kFailed) return;
@@ -406,7 +406,7 @@ Status DeviceExchange::post() {
     if (waiting_.empty()) return {};
     job.id = waiting_.front().first;
     job.turn = std::move(waiting_.front().second);
-    job.epoch = epoch_;
+    job.generation = generation_;
     job.communicator = current_;
     waiting_.pop_front();
   }
@@ -424,7 +424,7 @@ Status DeviceExchange::post() {
     const std::lock_guard posts(c.posts);
     {
       const std::lock_guard its(c.mutex);
-      if (c.ends || c.stage != Communicator::Stage::kReady) why = c.why.empty() ? "the epoch is over" : c.why;
+      if (c.ends || c.stage != Communicator::Stage::kReady) why = c.why.empty() ? "the generation is over" : c.why;
       if (why.empty()) {
         c.under_way[job.id] = job.turn;
         c.stream = stream_->get();
@@ -447,7 +447,7 @@ Status DeviceExchange::post() {
 void DeviceExchange::done_with(Job& job, const Status& status) {
   const std::lock_guard lock(mutex_);
   open_count_--;
-  if (job.epoch != epoch_ || epoch_ == 0) return;
+  if (job.generation != generation_ || generation_ == 0) return;
   Done done;
   done.id = job.id;
   done.status = status;
@@ -511,7 +511,7 @@ Result<bool> DeviceExchange::advance(Job& job) {
         if (c.stage == Communicator::Stage::kFailed) why = c.why;
       }
       if (gone) {
-        done_with(job, Status(Code::kClosed, "the epoch is over"));
+        done_with(job, Status(Code::kClosed, "the generation is over"));
         return true;
       }
       if (why.empty() && job.stage == Job::Stage::kPosted) {

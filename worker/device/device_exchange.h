@@ -1,5 +1,5 @@
 // NCCL, as what moves turns of messages from GPU to GPU (docs/decisions/0024-nccl.md): one communicator of all ranks an
-// epoch, made while rounds go by way of the CPU, and aborted when the epoch ends.
+// generation, made while rounds go by way of the CPU, and aborted when the generation ends.
 //
 // A communicator has a thread, which joins, and which aborts: both may take long, or for ever. What NCCL reads and
 // writes stays where it is until that thread is done. If it is not in time, the GPU is of no more use to this life.
@@ -20,20 +20,20 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_shares.h"
 #include "worker/device/device_table.h"
 #include "worker/device/nccl_root.h"
 #include "worker/device/pinned_arena.h"
-#include "worker/exchange.h"
+#include "worker/rounds/gpu_exchange.h"
 
 namespace warren::worker {
 
 // Which NCCL the library has. kUnavailable: none that serves.
 [[nodiscard]] Result<NcclLibrary> find_nccl(const warren_device_table& table);
 
-class DeviceExchange final : public Exchange {
+class DeviceExchange final : public GpuExchange {
  public:
   // Makes what makes an id. Outside of locks.
   using Roots = std::function<Result<std::unique_ptr<NcclRoot>>()>;
@@ -58,14 +58,14 @@ class DeviceExchange final : public Exchange {
   DeviceExchange& operator=(const DeviceExchange&) = delete;
 
   // Before a call that may be exchanged, outside of locks: takes memory, and has an id made where a word has wanted one
-  // in this epoch. Most calls that come here are never exchanged: those of groups, and small ones.
+  // in this generation. Most calls that come here are never exchanged: those of groups, and small ones.
   void prepare();
-  // kTimeout: a communicator of an epoch that is over has not ended in time, or cannot: this life is over, as move()
-  // says, too, unless it is move() that does not come back. From any thread.
+  // kTimeout: a communicator of a generation that is over has not ended in time, or cannot: this life is over, as
+  // move() says, too, unless it is move() that does not come back. From any thread.
   [[nodiscard]] Status overdue() const;
 
-  // Exchange; under the engine's lock.
-  void open(Epoch epoch, std::int32_t rank, std::int32_t size) override;
+  // GpuExchange; under the engine's lock.
+  void open(Generation generation, std::int32_t rank, std::int32_t size) override;
   void close() override;
   // More than a piece: others are not copied while their rounds run.
   [[nodiscard]] std::uint64_t least_bytes() const override { return kDeviceChunkBytes; }
@@ -97,7 +97,7 @@ class DeviceExchange final : public Exchange {
       std::size_t{2} * WARREN_DEVICE_MAX_INPUTS * (kMostMessageBytes / WARREN_DEVICE_CHECKSUM_BLOCK);
   static constexpr std::size_t kChecksumBytes = kTurnsAtOnce * kChecksumsOfTurn * sizeof(std::uint64_t);
 
-  // Of one epoch; its thread has it, too, and outlives whoever does not wait for it.
+  // Of one generation; its thread has it, too, and outlives whoever does not wait for it.
   struct Communicator {
     enum class Stage : std::uint8_t { kJoins, kReady, kFailed };
     std::mutex posts;  // while something is asked of NCCL
@@ -125,7 +125,7 @@ class DeviceExchange final : public Exchange {
   struct Job {
     enum class Stage : std::uint8_t { kPosted, kQueued, kCopies };
     std::uint64_t id = 0;
-    std::uint64_t epoch = 0;
+    std::uint64_t generation = 0;
     Holder communicator;
     Turn turn;
     Stage stage = Stage::kPosted;
@@ -189,14 +189,14 @@ class DeviceExchange final : public Exchange {
   std::byte* landing_ = nullptr;
   std::uint64_t* checksums_on_gpu_ = nullptr;
   bool open_ = false, broken_ = false;
-  std::uint64_t epoch_ = 0, newest_ = 0;
+  std::uint64_t generation_ = 0, newest_ = 0;
   std::int32_t rank_ = 0, size_ = 1;
   int failures_ = 0;  // since a round was proved
   std::unique_ptr<NcclRoot> root_;
   std::optional<Word::Id> id_;
   bool wants_root_ = false, root_starts_ = false, root_failed_ = false;
-  Holder current_;  // this epoch's
-  // When the epoch ended that had the last one which was ready.
+  Holder current_;  // this generation's
+  // When the generation ended that had the last one which was ready.
   std::optional<Clock::time_point> without_since_;
   std::vector<Holder> ending_;  // of earlier ones
   std::deque<std::pair<std::uint64_t, Turn>> waiting_;

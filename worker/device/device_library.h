@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_table.h"
 
 namespace warren::worker {

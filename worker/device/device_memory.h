@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_table.h"
 #include "worker/device/pinned_arena.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
 #include "worker/device/device_library.h"
 
 namespace warren::worker {

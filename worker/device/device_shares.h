@@ -24,12 +24,12 @@
 #include <span>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
 #include "storage/segment_memory.h"
 #include "worker/device/device_table.h"
 #include "worker/device/pinned_arena.h"
-#include "worker/host_memory.h"
+#include "worker/transport/host_memory.h"
 
 namespace warren::worker {
 

@@ -18,10 +18,10 @@ std::optional<DeviceUploads::Upload> DeviceUploads::take_waiting() {
   return upload;
 }
 
-Result<std::vector<Elsewhere::Done>> DeviceUploads::move() {
-  std::vector<Elsewhere::Done> done;
+Result<std::vector<GpuWork::Done>> DeviceUploads::move() {
+  std::vector<GpuWork::Done> done;
   const auto end = [&done](const Upload& upload, const MadeOnGpu& made) {
-    Elsewhere::Done& one = done.emplace_back();
+    GpuWork::Done& one = done.emplace_back();
     one.id = upload.id;
     one.on_gpu = made;
   };

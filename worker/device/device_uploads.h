@@ -12,10 +12,10 @@
 #include <optional>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_shares.h"
-#include "worker/elsewhere.h"
+#include "worker/rounds/gpu_work.h"
 
 namespace warren::worker {
 
@@ -29,7 +29,7 @@ class DeviceUploads {
 
   struct Upload {
     std::uint64_t id = 0;
-    Elsewhere::Operand from;
+    GpuWork::Operand from;
     std::size_t bytes = 0;
   };
   // From any thread.
@@ -40,7 +40,7 @@ class DeviceUploads {
   // The rest is one thread's at a time.
   // Moves what can be moved without waiting, and gives those that are done: where they lie, or that there was no room.
   // kUnavailable, kTimeout: the GPU.
-  [[nodiscard]] Result<std::vector<Elsewhere::Done>> move();
+  [[nodiscard]] Result<std::vector<GpuWork::Done>> move();
   // The GPU is at some.
   [[nodiscard]] bool under_way() const { return flow_ && flow_->under_way() != 0; }
   // Waits for what it is at; nothing else is begun.

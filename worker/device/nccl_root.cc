@@ -105,12 +105,12 @@ NcclRoot::~NcclRoot() {
   }
 }
 
-Result<std::optional<Exchange::Word::Id>> NcclRoot::id() {
+Result<std::optional<GpuExchange::Word::Id>> NcclRoot::id() {
   while (read_ < id_.size()) {
     const ssize_t n = read(says_.get(), id_.data() + read_, id_.size() - read_);
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) return Status(Code::kUnavailable, program_ + " has ended without an id of NCCL; it has said why");
-    if (n < 0 && std::chrono::steady_clock::now() < until_) return std::optional<Exchange::Word::Id>();
+    if (n < 0 && std::chrono::steady_clock::now() < until_) return std::optional<GpuExchange::Word::Id>();
     if (n < 0) return Status(Code::kTimeout, program_ + " has made no id of NCCL in time");
     read_ += static_cast<std::size_t>(n);
   }

@@ -1,7 +1,7 @@
-// The process that makes an epoch's NCCL id and is the meeting place of its communicator: one of its own, since NCCL
-// keeps a thread and a socket for each (docs/decisions/0024-nccl.md). It ends with this object, and with this process,
-// however that ends. It is a child as others: the program's SIGCHLD tells of its end, and wait() for any child collects
-// it.
+// The process that makes a generation's NCCL id and is the meeting place of its communicator: one of its own, since
+// NCCL keeps a thread and a socket for each (docs/decisions/0024-nccl.md). It ends with this object, and with this
+// process, however that ends. It is a child as others: the program's SIGCHLD tells of its end, and wait() for any child
+// collects it.
 #pragma once
 
 #include <sys/types.h>
@@ -11,9 +11,9 @@
 #include <optional>
 #include <string>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/segment_memory.h"
-#include "worker/exchange.h"
+#include "worker/rounds/gpu_exchange.h"
 
 namespace warren::worker {
 
@@ -38,7 +38,7 @@ class NcclRoot {
   NcclRoot& operator=(const NcclRoot&) = delete;
 
   // Nothing: not yet. kUnavailable: it has ended. kTimeout: it says nothing.
-  [[nodiscard]] Result<std::optional<Exchange::Word::Id>> id();
+  [[nodiscard]] Result<std::optional<GpuExchange::Word::Id>> id();
   [[nodiscard]] pid_t process() const { return process_; }
 
  private:
@@ -51,7 +51,7 @@ class NcclRoot {
   const OwnedFd says_;
   const std::chrono::steady_clock::time_point until_;
   std::size_t read_ = 0;
-  Exchange::Word::Id id_{};
+  GpuExchange::Word::Id id_{};
 };
 
 }  // namespace warren::worker

@@ -1,15 +1,15 @@
-// A call that stands for several whose buffers lie on one GPU (worker/fusion.h): they are packed into one piece of its
-// memory, which is staged as a call's one buffer is, and unpacked from there.
+// A call that stands for several whose buffers lie on one GPU (worker/session/fusion.h): they are packed into one piece
+// of its memory, which is staged as a call's one buffer is, and unpacked from there.
 #pragma once
 
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "recovery/result.h"
-#include "worker/call.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_memory.h"
+#include "worker/rounds/call.h"
 
 namespace warren::worker {
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <utility>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_table.h"
 
 namespace warren::worker {

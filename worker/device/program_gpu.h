@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_table.h"
 
 namespace warren::worker {

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_memory.h"
 #include "worker/device/pinned_arena.h"
-#include "worker/state_piece.h"
+#include "worker/life/state_piece.h"
 
 namespace warren::worker {
 

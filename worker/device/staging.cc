@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "worker/device/device_library.h"
 #include "worker/device/packed_call.h"
 #include "worker/device/streamed_call.h"

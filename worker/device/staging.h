@@ -14,8 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/result.h"
-#include "worker/call.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_combines.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_exchange.h"
@@ -24,11 +23,12 @@
 #include "worker/device/device_table.h"
 #include "worker/device/pinned_arena.h"
 #include "worker/device/snapshot.h"
-#include "worker/state_piece.h"
+#include "worker/life/state_piece.h"
+#include "worker/rounds/call.h"
 
 namespace warren::worker {
 
-// What is known of calls that are put together (worker/fusion.h) and of whose buffers some lie on GPUs.
+// What is known of calls that are put together (worker/session/fusion.h) and of whose buffers some lie on GPUs.
 class PartsOnGpu {
  public:
   [[nodiscard]] bool empty() const { return device_ == WARREN_DEVICE_HOST; }

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 
 namespace warren::worker {
 namespace {

@@ -1,5 +1,5 @@
-// A call whose buffers on a GPU move while its round runs (worker/buffer_moves.h): both directions have a stream of
-// their own, and so have the block that peers read and what comes from theirs.
+// A call whose buffers on a GPU move while its round runs (worker/rounds/buffer_moves.h): both directions have a stream
+// of their own, and so have the block that peers read and what comes from theirs.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/result.h"
-#include "worker/buffer_moves.h"
-#include "worker/call.h"
+#include "recovery/base/result.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_shares.h"
 #include "worker/device/pinned_arena.h"
+#include "worker/rounds/buffer_moves.h"
+#include "worker/rounds/call.h"
 
 namespace warren::worker {
 

@@ -8,13 +8,13 @@
 #include <memory>
 #include <string>
 
-#include "recovery/ids.h"
-#include "recovery/machine.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/machine.h"
+#include "recovery/base/result.h"
 #include "storage/host_log.h"
 #include "storage/result_store.h"
 #include "storage/write_behind.h"
-#include "worker/launch/settings.h"
+#include "worker/settings/settings.h"
 
 namespace warren::worker {
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "recovery/machine.h"
+#include "recovery/base/machine.h"
 
 namespace warren::worker {
 

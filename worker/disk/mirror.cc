@@ -9,12 +9,12 @@
 #include <random>
 #include <utility>
 
-#include "recovery/codec.h"
-#include "recovery/shards.h"
+#include "recovery/decide/shards.h"
+#include "recovery/wire/codec.h"
 #include "storage/files.h"
 #include "storage/life_note.h"
 #include "storage/start_thread.h"
-#include "worker/checkpoints.h"
+#include "worker/life/checkpoints.h"
 
 namespace warren::worker {
 namespace {
@@ -39,9 +39,9 @@ std::string name_of_run(std::uint64_t run) {
   return text;
 }
 
-std::string name_of_note(Epoch epoch, Version version) {
+std::string name_of_note(Generation generation, Version version) {
   char text[kNoteNameBytes + 1];
-  std::snprintf(text, sizeof text, "%s%016llx-%016llx", kNotePrefix, static_cast<unsigned long long>(epoch.value),
+  std::snprintf(text, sizeof text, "%s%016llx-%016llx", kNotePrefix, static_cast<unsigned long long>(generation.value),
                 static_cast<unsigned long long>(version.value));
   return text;
 }
@@ -57,8 +57,9 @@ std::vector<std::string> notes_in(const std::vector<std::string>& names) {
 }
 
 // None that is newer goes: a rank 0 that was fenced, and does not know it yet, only fails to add to them.
-Status add_note(const std::string& directory, Epoch epoch, Version version, const storage::ResultStore::Note& note) {
-  if (Status s = storage::write_note(directory + "/" + name_of_note(epoch, version), note); !s.ok()) return s;
+Status add_note(const std::string& directory, Generation generation, Version version,
+                const storage::ResultStore::Note& note) {
+  if (Status s = storage::write_note(directory + "/" + name_of_note(generation, version), note); !s.ok()) return s;
   const auto names = storage::names_in(directory);
   if (!names.ok()) return names.status();
   const std::vector<std::string> notes = notes_in(names.value());
@@ -193,9 +194,10 @@ Result<std::optional<wire::Held>> Mirror::held() const {
   return std::optional<wire::Held>();
 }
 
-void Mirror::copy(Epoch epoch, Timeline timeline, Version version, Rank rank, storage::ResultStore::Note note) {
+void Mirror::copy(Generation generation, Timeline timeline, Version version, Rank rank,
+                  storage::ResultStore::Note note) {
   const std::lock_guard lock(mutex_);
-  next_ = Commit{epoch, timeline, version, rank, std::move(note)};
+  next_ = Commit{generation, timeline, version, rank, std::move(note)};
   const auto now = Clock::now();
   interval_ = last_commit_ == Clock::time_point() ? Clock::duration::max() : now - last_commit_;
   last_commit_ = now;
@@ -276,7 +278,7 @@ Status Mirror::write(const Commit& commit, std::unique_lock<std::mutex>& lock) {
   Status status = files.status();
   // First, so that no checkpoint is complete of which the note does not know the timeline.
   if (status.ok() && commit.rank.value == 0) {
-    status = add_note(directory_ + "/" + run, commit.epoch, commit.version, commit.note);
+    status = add_note(directory_ + "/" + run, commit.generation, commit.version, commit.note);
   }
   if (status.ok()) status = write_share(files.value(), commit, checkpoint);
   lock.lock();

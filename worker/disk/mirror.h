@@ -2,8 +2,8 @@
 // thread of its own after each commit, each rank its share; read when no log holds the checkpoint any more.
 //
 //   DIR/<job>/run-<16 hex digits>/   one run of the job, as CheckpointMirror makes it, with
-//     NOTE-<epoch>-<version>         what rank 0 knew of plan and commit, as in a life's place; 16 hex digits each: the
-//                                    newest is the last by name, and whoever is behind takes nothing away from it
+//     NOTE-<generation>-<version>    what rank 0 knew of plan and commit, as in a life's place; 16 hex digits each:
+//                                    the newest is the last by name, and a rank that is behind takes nothing away
 //     FINISHED                       the job has finished: nothing starts from it
 //
 // The two newest notes stay. What cannot be written is an event, and the job goes on; the next commit is tried again.
@@ -28,14 +28,14 @@
 #include <thread>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/machine.h"
-#include "recovery/messages.pb.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/machine.h"
+#include "recovery/base/result.h"
+#include "recovery/wire/messages.pb.h"
 #include "storage/checkpoint_mirror.h"
 #include "storage/host_log.h"
 #include "storage/result_store.h"
-#include "worker/launch/settings.h"
+#include "worker/settings/settings.h"
 
 namespace warren::worker {
 
@@ -57,9 +57,9 @@ class Mirror {
   // long, and those who load see the rest. kRefused: another version of Warren has written what is there.
   static constexpr std::uint64_t kMostCheckedBytes = std::uint64_t{64} << 20;
   [[nodiscard]] Result<std::optional<wire::Held>> held() const;
-  // This version is committed: the thread writes this rank's share. `epoch` is that of the plan in force; `note` says
-  // what is known in it, of the run that all this belongs to.
-  void copy(Epoch epoch, Timeline timeline, Version version, Rank rank, storage::ResultStore::Note note);
+  // This version is committed: the thread writes this rank's share. `generation` is that of the plan in force; `note`
+  // says what is known in it, of the run that all this belongs to.
+  void copy(Generation generation, Timeline timeline, Version version, Rank rank, storage::ResultStore::Note note);
   // The job is finished: nothing starts from what is there. Ends the thread.
   [[nodiscard]] Status finish(std::uint64_t run);
 
@@ -76,7 +76,7 @@ class Mirror {
 
  private:
   struct Commit {
-    Epoch epoch;
+    Generation generation;
     Timeline timeline;
     Version version;
     Rank rank;

@@ -7,16 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/codec.h"
-#include "recovery/frontier.h"
-#include "recovery/held.h"
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
+#include "recovery/decide/frontier.h"
+#include "recovery/decide/held.h"
+#include "recovery/wire/codec.h"
 
 namespace warren::worker {
 
 std::optional<Past> past_on(storage::ResultStore& store) {
   std::map<std::uint64_t, std::vector<wire::Known>> runs;
-  std::set<std::string> seen;  // members of an epoch that died together have left the same
+  std::set<std::string> seen;  // members of a generation that died together have left the same
   for (const storage::ResultStore::Note& note : store.notes()) {
     if (!seen.insert(note.text).second) continue;
     wire::Known known;
@@ -29,7 +29,7 @@ std::optional<Past> past_on(storage::ResultStore& store) {
                                      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   // A plan holds what was committed when it was made; what notes of older ones say beyond it was taken back, with the
   // fall back to a mirror.
-  const auto order = [](const wire::Known& k) { return std::pair(k.plan_epoch(), commit_order(k)); };
+  const auto order = [](const wire::Known& k) { return std::pair(k.plan_generation(), commit_order(k)); };
   wire::Known newest = *std::max_element(most->second.begin(), most->second.end(),
                                          [&](const auto& a, const auto& b) { return order(a) < order(b); });
   newest.clear_setups();
@@ -64,7 +64,7 @@ std::optional<wire::Held> with_mirror(std::optional<Past> past, std::optional<wi
   wire::Held& held = past->held;
   if (past->serves || !held.known().committed() || !mirrored || mirrored->run() != held.run()) return std::move(held);
   wire::Known& known = *mirrored->mutable_known();
-  if (held.known().plan_epoch() <= known.plan_epoch()) return mirrored;
+  if (held.known().plan_generation() <= known.plan_generation()) return mirrored;
   const std::uint64_t version = known.committed_version();
   const std::uint32_t timeline = known.committed_timeline();
   known = std::move(*held.mutable_known());
@@ -73,11 +73,11 @@ std::optional<wire::Held> with_mirror(std::optional<Past> past, std::optional<wi
   return mirrored;
 }
 
-Status leave_out_stale(storage::ResultStore& store, const std::string& host_id, Epoch called) {
+Status leave_out_stale(storage::ResultStore& store, const std::string& host_id, Generation called) {
   return store.leave_out([&](Incarnation life, const storage::ResultStore::Note& note) {
     wire::Known known;
     if (!known.ParseFromString(note.text) || !validate(known).ok()) return true;
-    if (known.plan_epoch() >= called.value) return false;
+    if (known.plan_generation() >= called.value) return false;
     const auto& members = known.plan().members();
     // A plan that was too long is not in the note.
     return members.empty() || std::ranges::any_of(members, [&](const wire::Member& m) {
@@ -107,8 +107,8 @@ std::vector<Incarnation> lives_of(const wire::Plan& plan) {
 
 wire::Known known_of(const wire::Plan& plan) {
   wire::Known known;
-  known.set_epoch(plan.epoch());
-  known.set_plan_epoch(plan.epoch());
+  known.set_generation(plan.generation());
+  known.set_plan_generation(plan.generation());
   *known.mutable_plan() = plan;
   known.set_committed(plan.committed());
   known.set_committed_version(plan.committed_version());

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
 #include "storage/result_store.h"
 
 namespace warren::worker {

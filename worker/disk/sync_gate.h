@@ -11,9 +11,9 @@
 #include <optional>
 #include <utility>
 
-#include "recovery/machine.h"
+#include "recovery/base/machine.h"
 #include "storage/write_behind.h"
-#include "worker/recall.h"
+#include "worker/rounds/recall.h"
 
 namespace warren::worker {
 

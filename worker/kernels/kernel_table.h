@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "recovery/frame.h"
-#include "worker/form.h"
+#include "recovery/wire/frame.h"
+#include "worker/kernels/form.h"
 
 namespace warren::worker::kernels {
 

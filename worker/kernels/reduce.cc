@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "recovery/check.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/kernel_table.h"
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <span>
 
-#include "recovery/frame.h"
-#include "recovery/result.h"
-#include "worker/form.h"
+#include "recovery/base/result.h"
+#include "recovery/wire/frame.h"
+#include "worker/kernels/form.h"
 
 namespace warren::worker {
 
@@ -26,13 +26,13 @@ using CustomReduce = std::int32_t (*)(const void* a, void* inout, std::size_t n,
 // Sums and products of integers wrap. Average: integers are summed with wrap-around, then divided rounding toward zero;
 // floats are summed, then divided. Of bool, sum, max and bit_or are the logical or, product, min and bit_and the
 // logical and, bit_xor is the exclusive or; any byte but 0 is true, and finals are 0 or 1. f16 and bf16 are combined in
-// f32 and rounded to nearest even once, when a value is made of them. Blocks of 8-bit integers (recovery/frame.h) are
-// added and averaged in f32 likewise, and rounded to what the device's table says of I8 (worker/device/device_table.h),
-// so that a NaN or infinity makes all of its block NaN. min and max: a NaN in any input gives a NaN; of −0 and +0, min
-// is −0 and max is +0. Every NaN that combining or dividing gives is the positive quiet one without payload; what is
-// only converted keeps its payload. Combining is bitwise a function of (a, b), the same on every processor; no
-// contraction; denormals are kept and results rounded to nearest even, whatever the calling thread's MXCSR says. A
-// custom function runs in that mode too.
+// f32 and rounded to nearest even once, when a value is made of them. Blocks of 8-bit integers (recovery/wire/frame.h)
+// are added and averaged in f32 likewise, and rounded to what the device's table says of I8
+// (worker/device/device_table.h), so that a NaN or infinity makes all of its block NaN. min and max: a NaN in any input
+// gives a NaN; of −0 and +0, min is −0 and max is +0. Every NaN that combining or dividing gives is the positive quiet
+// one without payload; what is only converted keeps its payload. Combining is bitwise a function of (a, b), the same on
+// every processor; no contraction; denormals are kept and results rounded to nearest even, whatever the calling
+// thread's MXCSR says. A custom function runs in that mode too.
 //
 // reduce() and combine() fail where a custom function has failed, with kInternal; it is not called again, and what
 // stands at `dst` then is no result. What the kernels do never fails.

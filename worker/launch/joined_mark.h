@@ -15,9 +15,9 @@
 // by ending the processes between them (a daemon).
 #pragma once
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/segment_memory.h"
-#include "worker/launch/settings.h"
+#include "worker/settings/settings.h"
 
 namespace warren::worker {
 

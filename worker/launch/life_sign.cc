@@ -14,8 +14,9 @@
 #include <string>
 #include <utility>
 
-#include "recovery/limits.h"
-#include "worker/launch/text.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/codec.h"
+#include "worker/system/text.h"
 
 namespace warren::worker {
 
@@ -212,9 +213,9 @@ Status LifeView::cause() const {
   std::string text;
   for (const char c : page_->cause) {
     if (c == 0) break;
-    text += c >= ' ' && c <= '~' ? c : '?';
+    text += c;
   }
-  return {static_cast<Code>(code), std::move(text)};
+  return {static_cast<Code>(code), wire_text(text)};
 }
 
 bool LifeView::fenced() const {

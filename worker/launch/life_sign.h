@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "recovery/result.h"
-#include "worker/launch/settings.h"
+#include "recovery/base/result.h"
+#include "worker/settings/settings.h"
 
 namespace warren::worker {
 

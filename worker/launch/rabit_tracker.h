@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "recovery/result.h"
-#include "worker/launch/netinfo.h"
+#include "recovery/base/result.h"
+#include "worker/system/netinfo.h"
 
 namespace warren::worker {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 
 namespace warren::worker {
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "recovery/check.h"
-#include "recovery/fetch_codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/fetch_codec.h"
 #include "storage/xxh3.h"
 #include "worker/replay/replayer.h"
 
@@ -23,7 +23,7 @@ Reply reply_to(const wire::FetchRequest& request) {
   reply.set_protocol(request.protocol());
   reply.set_sender(request.receiver());
   reply.set_receiver(request.sender());
-  reply.set_epoch(request.epoch());
+  reply.set_generation(request.generation());
   reply.set_id(request.id());
   reply.set_data(!request.pieces().empty());
   return reply;

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/messages.pb.h"
+#include "recovery/wire/messages.pb.h"
 #include "storage/host_log.h"
 
 namespace warren::worker {

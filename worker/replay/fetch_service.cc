@@ -21,15 +21,15 @@
 #include <variant>
 #include <vector>
 
-#include "recovery/check.h"
-#include "recovery/fetch_codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/fetch_codec.h"
 #include "storage/secret.h"
 #include "storage/start_thread.h"
 #include "storage/xxh3.h"
 #include "storage/zeromq.h"
-#include "worker/launch/netinfo.h"
 #include "worker/replay/done_reader.h"
+#include "worker/system/netinfo.h"
 
 namespace warren::worker {
 namespace {
@@ -55,7 +55,7 @@ constexpr int kIoThreads = 2;
 // Replies that were made and are not sent yet; no request is read while there is more.
 constexpr std::size_t kUnsentBytes = std::size_t{256} << 20;
 constexpr std::size_t kUnsentForSpares = std::size_t{32} << 20;
-// Requests of epochs whose plan has not come yet.
+// Requests of generations whose plan has not come yet.
 constexpr std::size_t kEarlyRequests = 4096, kEarlyBytes = std::size_t{16} << 20;
 // Requests to one rank that wait for its connection.
 constexpr std::size_t kUnconnectedRequests = 64;
@@ -222,7 +222,7 @@ struct FetchService::Impl {
   std::thread thread;
 
   // Of the thread.
-  Epoch epoch;
+  Generation generation;
   std::map<Rank, Peer> peers;
   std::set<std::uint64_t> members;  // lives
   std::optional<DoneReader> done;   // this life has left, and serves that alone
@@ -376,7 +376,7 @@ struct FetchService::Impl {
   }
 
   void take_plan(const wire::Plan& plan) {
-    epoch = Epoch(plan.epoch());
+    generation = Generation(plan.generation());
     members.clear();
     std::map<Rank, Peer> before = std::exchange(peers, {});
     const auto add = [&](const wire::Member& m, Rank rank) {
@@ -386,7 +386,7 @@ struct FetchService::Impl {
       for (const wire::Endpoint& e : m.endpoints()) {
         peer.endpoints.push_back(endpoint(e.address(), std::to_string(m.fetch_port())));
       }
-      // A connection to the same life stays; what it was asked in the older epoch is not sent any more.
+      // A connection to the same life stays; what it was asked in the older generation is not sent any more.
       if (const auto old = before.find(peer.rank); old != before.end() && old->second.life == peer.life) {
         peer.socket = std::move(old->second.socket);
         peer.monitor = std::move(old->second.monitor);
@@ -467,8 +467,8 @@ struct FetchService::Impl {
     // A spare is in no plan. What is committed is the same in all of them, and whoever asks here has the job's key.
     // It gets less room than those that recover.
     if (r.follows()) return unsent_bytes.load() <= kUnsentForSpares ? answer(e) : void();
-    if (r.epoch() < epoch.value) return;
-    if (r.epoch() > epoch.value) {
+    if (r.generation() < generation.value) return;
+    if (r.generation() > generation.value) {
       // Its sender has a plan that is still on its way here.
       early_bytes += e.bytes;
       early.push_back(std::move(e));
@@ -506,7 +506,8 @@ struct FetchService::Impl {
     const wire::FetchRequest& r = e.request;
     const RoundId round{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()), Sequence(r.first_sequence())};
     const std::vector<std::uint64_t> sites(r.sites().begin(), r.sites().end());
-    const Inquiry::Answer answer = on_question ? on_question(Epoch(r.epoch()), round, sites) : Inquiry::Answer();
+    const Inquiry::Answer answer =
+        on_question ? on_question(Generation(r.generation()), round, sites) : Inquiry::Answer();
     const std::string head = seal(encode(
         answer_to(r, answer.word, answer.word == RoundWord::kRound ? &answer.round : nullptr), Payloads::kApart));
     if (zmq_send(router.get(), e.connection.data(), e.connection.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0) return;
@@ -519,7 +520,7 @@ struct FetchService::Impl {
     const auto found = peers.find(send.to);
     // Of an older plan.
     if (found == peers.end() || send.request.receiver() != found->second.life.value ||
-        send.request.epoch() != epoch.value) {
+        send.request.generation() != generation.value) {
       return;
     }
     Peer& peer = found->second;

@@ -2,9 +2,9 @@
 // for those who ask, a DEALER for each rank that is asked. Over ZeroMQ with CURVE keys that derive from the job's
 // secret, so that nobody else gets anything; without, where the settings say so.
 //
-// On the wire, either way: a frame with the message (recovery/fetch_codec.h, payloads apart) and eight bytes of XXH3
-// over it; replies with data have a second frame, the payloads. What names another life, a rank that is not in the
-// plan, or an older epoch is dropped. A request of an epoch whose plan is still on its way here waits for it.
+// On the wire, either way: a frame with the message (recovery/wire/fetch_codec.h, payloads apart) and eight bytes of
+// XXH3 over it; replies with data have a second frame, the payloads. What names another life, a rank that is not in the
+// plan, or an older generation is dropped. A request of a generation whose plan is still on its way here waits for it.
 //
 // Bounded: messages that wait in each direction, bytes of replies that wait to be sent, requests that wait for their
 // plan. What is too much is dropped; who asked for it asks again. Connections that were not used for a while are
@@ -17,12 +17,12 @@
 #include <span>
 #include <string>
 
-#include "recovery/messages.pb.h"
-#include "recovery/result.h"
+#include "recovery/base/result.h"
+#include "recovery/wire/messages.pb.h"
 #include "storage/host_log.h"
-#include "worker/launch/settings.h"
 #include "worker/replay/inquiry.h"
 #include "worker/replay/replayer.h"
+#include "worker/settings/settings.h"
 
 namespace warren::worker {
 
@@ -31,9 +31,9 @@ class FetchService {
   // All are called from the service's thread. `payloads`: those of the reply's entries, one after the other, until the
   // call returns. The reply is validated; whether it was asked for is the replayer's to judge.
   using OnReply = std::function<void(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads)>;
-  // What this life says to a question (wire::FetchRequest::asks); of an epoch that is not its own: kLater.
+  // What this life says to a question (wire::FetchRequest::asks); of a generation that is not its own: kLater.
   using OnQuestion =
-      std::function<Inquiry::Answer(Epoch epoch, const RoundId& round, std::span<const std::uint64_t> sites)>;
+      std::function<Inquiry::Answer(Generation generation, const RoundId& round, std::span<const std::uint64_t> sites)>;
   using OnWarning = std::function<void(const std::string& text)>;
 
   // Binds a free port on the data address and starts the thread. `reader` is used by that thread alone. Errors: those

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "recovery/check.h"
-#include "recovery/codec.h"
+#include "recovery/base/check.h"
+#include "recovery/wire/codec.h"
 
 namespace warren::worker {
 namespace {
@@ -18,7 +18,7 @@ constexpr std::size_t kMaxRanksInText = 8;
 
 void Inquiry::install(const Replayer::Plan& plan, TimeMs now, std::vector<Replayer::Send>& out) {
   installed_ = true;
-  epoch_ = plan.epoch;
+  generation_ = plan.generation;
   most_pause_ms_ = std::clamp<std::int64_t>(plan.timeout_ms / 20, kFirstPauseMs, kMostPauseMs);
   peers_.clear();
   for (const bool fresh : {false, true}) {
@@ -66,7 +66,7 @@ void Inquiry::send(TimeMs now, std::vector<Replayer::Send>& out) {
     r.set_protocol(kProtocolVersion);
     r.set_sender(life_.value);
     r.set_receiver(p.life.value);
-    r.set_epoch(epoch_.value);
+    r.set_generation(generation_.value);
     r.set_id(++last_id_);
     r.set_kind(static_cast<std::uint32_t>(RecordKind::kRound));
     r.set_timeline(round_->timeline.value);
@@ -81,7 +81,7 @@ void Inquiry::send(TimeMs now, std::vector<Replayer::Send>& out) {
 }
 
 void Inquiry::on_reply(Rank from, const wire::FetchReply& reply) {
-  if (!installed_ || !round_ || answer_ || reply.epoch() != epoch_.value || reply.receiver() != life_.value ||
+  if (!installed_ || !round_ || answer_ || reply.generation() != generation_.value || reply.receiver() != life_.value ||
       reply.id() < first_id_ || reply.id() > last_id_) {
     return;
   }

@@ -7,10 +7,10 @@
 #include <set>
 #include <utility>
 
-#include "recovery/check.h"
-#include "recovery/codec.h"
-#include "recovery/fetch_codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/codec.h"
+#include "recovery/wire/fetch_codec.h"
 #include "storage/xxh3.h"
 
 namespace warren::worker {
@@ -198,7 +198,7 @@ struct Replayer::State {
     std::vector<Listing> listings;  // by host
     std::uint64_t base = 0;         // nothing below is of interest
     std::uint64_t ahead = 0;        // rounds below were looked at for fetching ahead
-    std::uint64_t generation = 0;   // of its listings; no other stream has the same
+    std::uint64_t edition = 0;      // of its listings; no other stream has the same
     std::optional<TimeMs> relist_at;
     std::uint64_t used = 0;  // when a want last came: the least is forgotten first
     bool asleep = true;      // nothing was needed from others since the plan: they are not asked
@@ -220,8 +220,8 @@ struct Replayer::State {
     Ranges extra;
     std::map<std::uint64_t, std::vector<std::byte>> extra_bytes;  // by first byte: one for each interval of `extra`
     std::uint32_t asks = 0;                                       // gaps that were seen
-    std::uint64_t asked_generation = 0;                           // of the newest of them
-    std::uint64_t stale_generation = 0;                           // listings up to this one are older than the want
+    std::uint64_t asked_edition = 0;                              // of the newest of them
+    std::uint64_t stale_edition = 0;                              // listings up to this one are older than the want
     TimeMs since;                                                 // it is wanted of the newest plan's ranks
   };
 
@@ -229,7 +229,7 @@ struct Replayer::State {
     Rank rank;
     std::size_t host = 0;
     RecordKey stream;
-    std::uint64_t generation = 0;
+    std::uint64_t edition = 0;
     std::vector<Piece> pieces;  // none: a listing
     std::uint64_t first_sequence = 0, end_sequence = 0, begin = 0;
     std::uint64_t load = 0;      // what it counts for at its host
@@ -237,7 +237,7 @@ struct Replayer::State {
     TimeMs sent;
   };
 
-  // What came from a rank in this epoch.
+  // What came from a rank in this generation.
   struct Heard {
     TimeMs at;
     std::uint64_t id = 0;  // of the newest request that it has answered
@@ -255,7 +255,7 @@ struct Replayer::State {
   HostLogReader& own;
   bool installed = false;
   bool follows = false;
-  Epoch epoch;
+  Generation generation;
   Rank self;
   Incarnation life;
   std::string own_domain;
@@ -327,7 +327,7 @@ struct Replayer::State {
     Done& d = done.emplace_back();
     Wanted& w = wants.at(id);
     d.id = id;
-    d.epoch = epoch;
+    d.generation = generation;
     d.status = std::move(status);
     d.info = w.info;
     d.written = std::move(w.written);
@@ -493,7 +493,7 @@ struct Replayer::State {
       s.base = sequence;
       start_listing(s, now);
     }
-    w.stale_generation = old ? s.generation : 0;
+    w.stale_edition = old ? s.edition : 0;
     s.wants.emplace(sequence, id);
     aim(s, w, now);
     Round& round = s.rounds[sequence];
@@ -526,7 +526,7 @@ struct Replayer::State {
   // --- what is known of holders ---
 
   void start_listing(Stream& s, TimeMs now) {
-    s.generation = ++clock;
+    s.edition = ++clock;
     s.relist_at.reset();
     s.listings.resize(hosts.size());
     for (std::size_t h = 0; h < hosts.size(); ++h) {
@@ -674,7 +674,7 @@ struct Replayer::State {
       return again ? look_again(s, w, now) : finish(id, {}, log_again(w, round));
     }
     if (w.want.refill && w.want.bytes.empty()) return finish(id, {});
-    if (s.generation <= w.stale_generation) {
+    if (s.edition <= w.stale_edition) {
       s.relist_at = now;  // a want that came after the listing: what it says is not about this want
       return;
     }
@@ -701,8 +701,8 @@ struct Replayer::State {
 
   // One for each listing.
   void count_ask(const Stream& s, Wanted& w) const {
-    if (w.asked_generation == s.generation) return;
-    w.asked_generation = s.generation;
+    if (w.asked_edition == s.edition) return;
+    w.asked_edition = s.edition;
     if (w.asks < std::max(kMaxAsks, enough_asks())) ++w.asks;
   }
 
@@ -762,7 +762,7 @@ struct Replayer::State {
     r.set_protocol(kProtocolVersion);
     r.set_sender(life.value);
     r.set_receiver(lives.at(to).value);
-    r.set_epoch(epoch.value);
+    r.set_generation(generation.value);
     r.set_follows(follows);
     r.set_id(id);
     r.set_kind(static_cast<std::uint32_t>(at.kind));
@@ -788,7 +788,7 @@ struct Replayer::State {
       if (l.sequence >= enough) continue;
       Pending p;
       p.host = h;
-      p.generation = s.generation;
+      p.edition = s.edition;
       p.first_sequence = l.sequence;
       p.end_sequence = end;
       p.begin = l.begin;
@@ -1015,7 +1015,7 @@ struct Replayer::State {
     if (found == streams.end()) return;
     Stream& s = found->second;
     if (p.pieces.empty()) {
-      if (p.generation == s.generation) s.listings[p.host].request = 0;
+      if (p.edition == s.edition) s.listings[p.host].request = 0;
       return;
     }
     for (const Piece& piece : p.pieces) {
@@ -1049,7 +1049,7 @@ struct Replayer::State {
 
   void take_listing(const Pending& p, Rank from, const wire::FetchReply& reply, TimeMs now, std::vector<Send>& out) {
     const auto found = streams.find(p.stream);
-    if (found == streams.end() || found->second.generation != p.generation) return;
+    if (found == streams.end() || found->second.edition != p.edition) return;
     Stream& s = found->second;
     Listing& l = s.listings[p.host];
     const std::pair next(reply.next_sequence(), reply.next_begin());
@@ -1174,7 +1174,7 @@ struct Replayer::State {
 
   void on_reply(Rank from, const wire::FetchReply& reply, const std::vector<std::span<const std::byte>>& payloads,
                 TimeMs now, std::vector<Send>& out) {
-    if (!installed || reply.epoch() != epoch.value || reply.receiver() != life.value) return;
+    if (!installed || reply.generation() != generation.value || reply.receiver() != life.value) return;
     const auto found = pending.find(reply.id());
     if (found == pending.end() || found->second.rank != from || reply.sender() != lives.at(from).value ||
         reply.data() == found->second.pieces.empty()) {
@@ -1284,7 +1284,7 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   suspend();
   s.installed = true;
   s.follows = plan.follows;
-  s.epoch = plan.epoch;
+  s.generation = plan.generation;
   s.self = plan.self;
   s.timeout_ms = std::max<std::int64_t>(plan.timeout_ms, 1);
   s.hosts.clear();
@@ -1339,7 +1339,7 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   std::vector<std::uint64_t> ids;
   for (auto& [id, w] : s.wants) {
     w.asks = 0;
-    w.stale_generation = 0;
+    w.stale_edition = 0;
     w.since = now;
     ids.push_back(id);
   }

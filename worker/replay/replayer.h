@@ -22,10 +22,10 @@
 #include <string>
 #include <vector>
 
-#include "recovery/machine.h"
-#include "recovery/messages.pb.h"
-#include "recovery/ranges.h"
-#include "recovery/result.h"
+#include "recovery/base/machine.h"
+#include "recovery/base/ranges.h"
+#include "recovery/base/result.h"
+#include "recovery/wire/messages.pb.h"
 #include "storage/host_log.h"
 
 namespace warren::worker {
@@ -37,17 +37,17 @@ class Replayer {
     Incarnation life;
     std::string host_id, domain_id;
     bool fresh = false;  // a new life, which may not have mapped all segments of its host yet: asked last
-    Epoch since{};       // of the first plan that this life is in
+    Generation since{};  // of the first plan that this life is in
     // It has left its rank, and serves what its host has logged for a while: it is asked, counts as no copy, and is not
     // waited for when it does not answer. Its rank is beyond the world's.
     bool server = false;
   };
   struct Plan {
-    Epoch epoch;
+    Generation generation;
     Rank self;
     std::vector<Peer> peers;  // by rank of the job, this one included; then those that serve
     std::uint32_t replicas = 1;
-    std::int64_t timeout_ms = 0;  // a holder that has not answered for so long is asked no more in this epoch
+    std::int64_t timeout_ms = 0;  // a holder that has not answered for so long is asked no more in this generation
     // This life is a spare, which has no rank: it wants global states, and stands among the peers like one that serves.
     bool follows = false;
   };
@@ -70,10 +70,10 @@ class Replayer {
   };
   struct Done {
     std::uint64_t id = 0;
-    Epoch epoch{};  // whose hosts were asked last
+    Generation generation{};  // whose hosts were asked last
     // kDesync: other calls stand in the log. kUnavailable: every host has answered, more than once, and the log has a
     // gap: the message names the round and the bytes that are missing. A host that does not answer is no gap: its loss
-    // will be noticed and ends the epoch.
+    // will be noticed and ends the generation.
     Status status;
     Ranges written;                // as cancel() says
     std::vector<std::byte> bytes;  // wants without total_bytes
@@ -99,9 +99,9 @@ class Replayer {
   Replayer(const Replayer&) = delete;
   Replayer& operator=(const Replayer&) = delete;
 
-  // A new epoch: requests of older ones are forgotten and made again.
+  // A new generation: requests of older ones are forgotten and made again.
   void install(const Plan& plan, TimeMs now, std::vector<Send>& out);
-  // The epoch is over: nothing is sent or taken until the next install(). Wants stay.
+  // The generation is over: nothing is sent or taken until the next install(). Wants stay.
   void suspend();
 
   // Returns the want's id. The buffer stays until its Done was taken or it was cancelled.

@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "worker/schedule/schedule.h"
 
 namespace warren::schedule {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "worker/kernels/float_mode.h"
 #include "worker/schedule/generators.h"
 
@@ -291,8 +291,8 @@ Load load_without_log(const Parts& p, const Case& what, Algorithm algorithm) {
 }  // namespace
 
 const Costs& default_costs() {
-  // 2026-11-22, two cores of an Intel Xeon: times of 2, 4 and 8 ranks in docs/performance.md. Of the network between
-  // hosts, what the two cores take for TCP on loopback, and 10 µs on the way, which is usual for Ethernet.
+  // 2026-11-22, two cores of an Intel Xeon: times of 2, 4 and 8 ranks in docs/measurements/allreduce.md. Of the network
+  // between hosts, what the two cores take for TCP on loopback, and 10 µs on the way, which is usual for Ethernet.
   static const Costs kCosts{{{.one_host = true,
                               .cores = 2,
                               .most_ranks = 8,
@@ -372,7 +372,7 @@ Algorithm measured_best(const Case& what, const Costs& costs) {
 Algorithm choose(const Case& what, const Costs& costs) {
   const auto serving = algorithms_for(what.collective);
   if (serving.empty()) return Algorithm::kDirect;  // messages need none
-  // Of one rank alone, what can be put together with others (worker/fusion.h).
+  // Of one rank alone, what can be put together with others (worker/session/fusion.h).
   if (serving.size() == 1 || what.size < 2) return serving.back();
   if (const Algorithm measured = measured_best(what, costs); measured != Algorithm::kAuto) return measured;
   // Ranks whose programs round otherwise choose alike.

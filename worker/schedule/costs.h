@@ -8,8 +8,8 @@
 //
 // where each of the last four is the most of: what the busiest rank has, what the longest chain of ranks has one after
 // the other, and what all ranks have together by the cores that they share. The choice may not look at where ranks sit,
-// which changes with epochs while a round's algorithm must not: costs may therefore name several networks, and what is
-// chosen is the algorithm that is, in the network where it fares worst, least beyond the best one there.
+// which changes with generations while a round's algorithm must not: costs may therefore name several networks, and
+// what is chosen is the algorithm that is, in the network where it fares worst, least beyond the best one there.
 #pragma once
 
 #include <array>

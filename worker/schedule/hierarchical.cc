@@ -26,7 +26,7 @@
 #include <optional>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "worker/schedule/generators.h"
 
 namespace warren::schedule {

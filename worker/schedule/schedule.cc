@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "recovery/check.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
 #include "worker/schedule/generators.h"
 
 namespace warren::schedule {

@@ -1,14 +1,16 @@
 // Schedules: one rank's list of steps for one collective, as plain data.
 //
 // A schedule is a pure function of (collective, algorithm, rank, size, counts, chunk size). It knows no transport, no
-// type and no clock; worker/executor.h runs it over any transport. How ranks work together follows from four rules:
+// type and no clock; worker/rounds/executor.h runs it over any transport. How ranks work together follows from four
+// rules:
 //
 //  1. A step may begin when the steps it depends on have finished.
 //  2. Between two ranks messages arrive in the order of their ordinals `message`, which count from 0 for each
 //     (sender, receiver) pair of a schedule. Sends to one peer are posted in that order, receives from one peer too: a
 //     send that is ready waits for the send to the same peer that has the ordinal before it.
 //  3. A receive lands in scratch, never in the user's buffer: bytes reach the output by a kCopy or kReduce step, after
-//     the executor has checked their checksum, epoch and source. (A transport may have that step read them elsewhere.)
+//     the executor has checked their checksum, generation and source. (A transport may have that step read them
+//     elsewhere.)
 //  4. Input and output may be the same memory (in place; see `Request`). An element of the input is overwritten only by
 //     its final value, and only when no step that is not finished can still read it.
 //  5. Where the round is logged (Request::replicas > 0), a final value that this rank's host must hold is published by
@@ -40,10 +42,10 @@
 #include <string_view>
 #include <vector>
 
-#include "recovery/frame.h"
-#include "recovery/ranges.h"
-#include "recovery/result.h"
-#include "worker/form.h"
+#include "recovery/base/ranges.h"
+#include "recovery/base/result.h"
+#include "recovery/wire/frame.h"
+#include "worker/kernels/form.h"
 
 namespace warren::schedule {
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "worker/transport/pass_fd.h"
 #include "worker/transport/same_user.h"
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
 #include "storage/segment_memory.h"
 #include "worker/transport/handshake.h"
 
@@ -27,9 +27,9 @@ struct SegmentMessage {
   enum class Kind : std::uint32_t {
     kSegment = 1,  // here is the segment of `life`, `value` bytes, of the worker `owner`; carries the descriptor
     kAck = 2,      // `life`'s segment is mapped, or kept; `value` is 0 if it was not taken
-    kDone = 3,     // the sender has sent all that it holds; `value` is the epoch, where there is one
+    kDone = 3,     // the sender has sent all that it holds; `value` is the generation, where there is one
     // `life`'s segment is not needed any more. `value` is 1: unless that life lives, and was called when the sender was
-    // (Hello::epoch), or later.
+    // (Hello::generation), or later.
     kForget = 4,
     // Memory number `owner` of `life`, which is the sender's: here it is, of `value` bytes, with the descriptor; it is
     // mapped (`value` 0: it was not taken); it is no more.

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <utility>
 
-#include "recovery/check.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
 #include "worker/transport/same_user.h"
 
 namespace warren::worker {
@@ -22,8 +22,8 @@ constexpr std::int64_t kFirstBackoffMs = 10;
 constexpr std::int64_t kMaxBackoffMs = 500;
 constexpr std::int64_t kAcceptPauseMs = 100;
 constexpr int kWarningsPerSecond = 5;
-// Each kept segment is a descriptor and a mapping. The owner forgets what serves no more (worker/dead_segments.h); so
-// many are there only if what they hold finds no room elsewhere.
+// Each kept segment is a descriptor and a mapping. The owner forgets what serves no more (worker/life/dead_segments.h);
+// so many are there only if what they hold finds no room elsewhere.
 constexpr std::size_t kMostDead = 512;
 constexpr std::size_t kMostForgotten = 4096;
 // That a mate lends: more than a program may allocate (HostMemory::kMost).
@@ -79,8 +79,8 @@ Status SegmentExchange::add(Incarnation life, OwnedFd fd, std::uint64_t bytes) {
   return {};
 }
 
-void SegmentExchange::begin_epoch(Membership membership, TimeMs now) {
-  WARREN_CHECK(!members_, "an epoch begins after the one before has ended");
+void SegmentExchange::begin_generation(Membership membership, TimeMs now) {
+  WARREN_CHECK(!members_, "a generation begins after the one before has ended");
   members_ = std::move(membership);
   complete_ = false;
   deadline_ = now + members_->timeout_ms;
@@ -101,7 +101,7 @@ void SegmentExchange::begin_epoch(Membership membership, TimeMs now) {
   run(now);
 }
 
-void SegmentExchange::end_epoch() {
+void SegmentExchange::end_generation() {
   members_.reset();
 }
 
@@ -180,7 +180,7 @@ void SegmentExchange::sort_arrivals(TimeMs now) {
 void SegmentExchange::connect(Friend& f, TimeMs now) {
   handshake::Hello hello;
   hello.job_hash = job_hash_;
-  hello.epoch = members_->epoch;
+  hello.generation = members_->generation;
   hello.from = members_->self;
   hello.to = f.mate.rank;
   hello.from_incarnation = self_;
@@ -201,7 +201,7 @@ void SegmentExchange::adopt(Friend& f, std::unique_ptr<SegmentChannel> channel) 
   f.offered_here.clear();
   f.unanswered.clear();
   f.told_gone.clear();
-  f.told = Epoch();
+  f.told = Generation();
 }
 
 // Everything that the mate may lack, then that this is all.
@@ -215,7 +215,7 @@ void SegmentExchange::give(Friend& f) {
     // The living give their own.
     if (!friends_.contains(life)) give_one(life, segment);
   }
-  f.told = members_->epoch;
+  f.told = members_->generation;
   f.channel->send({SegmentMessage::Kind::kDone, self_, f.told.value, 0});
 }
 
@@ -308,7 +308,7 @@ void SegmentExchange::pump(Friend& f, TimeMs now) {
     if (!f.channel) return;
   }
   f.channel->run();
-  if (f.channel->open() && f.told < members_->epoch) give(f);
+  if (f.channel->open() && f.told < members_->generation) give(f);
   if (f.channel->open()) give_memory(f);
   while (auto received = f.channel->receive()) on_message(f, std::move(*received));
   // What was answered makes room for more.
@@ -338,7 +338,7 @@ void SegmentExchange::on_message(Friend& f, SegmentChannel::Received received) {
         f.refused = {Code::kRefused, "it could not map it; its own log says why"};
       }
       break;
-    case SegmentMessage::Kind::kDone: f.heard = std::max(f.heard, Epoch(m.value)); break;
+    case SegmentMessage::Kind::kDone: f.heard = std::max(f.heard, Generation(m.value)); break;
     case SegmentMessage::Kind::kForget: break;  // keepers are told; mates decide for themselves
     case SegmentMessage::Kind::kMemory:
     case SegmentMessage::Kind::kGpuMemory:
@@ -359,14 +359,14 @@ void SegmentExchange::run(TimeMs now) {
   look(now);
 }
 
-// Whether the epoch is complete, or a mate has failed it.
+// Whether the generation is complete, or a mate has failed it.
 void SegmentExchange::look(TimeMs now) {
   if (complete_) return;
-  const Epoch epoch = members_->epoch;
+  const Generation generation = members_->generation;
   std::vector<std::pair<Rank, Status>> failed;
   bool all = true;
   for (auto& [life, f] : friends_) {
-    if (f.has.contains(self_) && f.heard >= epoch && f.cannot.ok()) continue;
+    if (f.has.contains(self_) && f.heard >= generation && f.cannot.ok()) continue;
     all = false;
     if (f.failed || (f.refused.ok() && f.cannot.ok() && now < deadline_)) continue;
     f.failed = true;
@@ -388,8 +388,8 @@ void SegmentExchange::look(TimeMs now) {
     }
   }
   complete_ = all;
-  if (all) events_.complete(epoch);
-  for (const auto& [rank, status] : failed) events_.failed(epoch, rank, status);
+  if (all) events_.complete(generation);
+  for (const auto& [rank, status] : failed) events_.failed(generation, rank, status);
 }
 
 void SegmentExchange::collect_pollfds(std::vector<pollfd>& out) const {

@@ -3,13 +3,13 @@
 //
 // Each life listens on a socket of its own, whose name the plan carries. Of two ranks the lower one connects; both
 // prove that they hold the job's key; each sends its segment and those of the dead lives that it keeps, and says for
-// each that it receives whether it has mapped it. That is done for an epoch when every mate of its plan has mapped this
-// life's segment, and has sent all that it held when it took the plan: nothing that the host holds is missed, and
+// each that it receives whether it has mapped it. That is done for a generation when every mate of its plan has mapped
+// this life's segment, and has sent all that it held when it took the plan: nothing that the host holds is missed, and
 // nothing that is published from then on is lost with this process.
 //
 // Memory that this life's program has allocated with us goes the same way, to the living alone, at any time: whoever
-// has mapped it is told places in it (worker/host_memory.h). Nothing waits for that. So does memory of a GPU, which
-// only who uses a GPU itself can map, and not here: it is handed on, and answered when that is decided.
+// has mapped it is told places in it (worker/transport/host_memory.h). Nothing waits for that. So does memory of a GPU,
+// which only who uses a GPU itself can map, and not here: it is handed on, and answered when that is decided.
 //
 // Non-blocking; driven by the control thread alone. Connections stay for the plans in which both ends are members: only
 // what is missing is exchanged again.
@@ -28,9 +28,9 @@
 #include <string>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/machine.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/machine.h"
+#include "recovery/base/result.h"
 #include "storage/segment_memory.h"
 #include "worker/segments/channel.h"
 
@@ -44,7 +44,7 @@ class SegmentExchange {
     std::string socket;
   };
   struct Membership {
-    Epoch epoch;
+    Generation generation;
     Rank self;
     std::vector<Mate> mates;      // the other ranks of this host
     std::int64_t timeout_ms = 0;  // until a mate that has not mapped our segment is reported
@@ -52,10 +52,10 @@ class SegmentExchange {
   struct Events {
     // A segment to be read from now on. A failure is told to the mate that has sent it.
     std::function<Status(Incarnation, MappedSegment)> attached;
-    // Rounds of this epoch may run. At most once an epoch; also from within begin_epoch().
-    std::function<void(Epoch)> complete;
-    // At most once for each mate in an epoch.
-    std::function<void(Epoch, Rank, const Status&)> failed;
+    // Rounds of this generation may run. At most once a generation; also from within begin_generation().
+    std::function<void(Generation)> complete;
+    // At most once for each mate in a generation.
+    std::function<void(Generation, Rank, const Status&)> failed;
     // Memory number `memory` of a mate's program: to be read from now on, or no more.
     std::function<void(Incarnation, std::uint32_t memory, MappedSegment)> borrowed = {};
     std::function<void(Incarnation, std::uint32_t memory)> returned = {};
@@ -82,9 +82,9 @@ class SegmentExchange {
   // error if it is known already or was forgotten.
   [[nodiscard]] Status add(Incarnation life, OwnedFd fd, std::uint64_t bytes);
 
-  void begin_epoch(Membership membership, TimeMs now);
+  void begin_generation(Membership membership, TimeMs now);
   // Nothing is reported until the next one begins.
-  void end_epoch();
+  void end_generation();
   // A life's segment serves nobody any more: it is closed here, and not taken again unless a plan makes it a mate's.
   void forget(Incarnation life);
   // Mates may read this memory of `bytes`; it is no more. Numbers are not used again.
@@ -115,7 +115,7 @@ class SegmentExchange {
     std::unique_ptr<SegmentChannel> channel;
     std::set<Incarnation> has;   // what it has mapped, or was its own
     std::set<Incarnation> sent;  // over this channel
-    Epoch told, heard;           // the newest epoch of a kDone, to it and from it
+    Generation told, heard;      // the newest generation of a kDone, to it and from it
     // Of this life's memory: what it has mapped; what it was ever offered, and may have; what it is to let go of, and
     // has not said that it has.
     std::set<std::uint32_t> reads, offered, gone;
@@ -125,7 +125,7 @@ class SegmentExchange {
     std::set<std::uint32_t> asks;   // likewise, whether it is mapped is still to be answered
     Status refused;                 // it could not map our own
     Status cannot;                  // we could not map its own
-    bool failed = false;            // reported in this epoch
+    bool failed = false;            // reported in this generation
     TimeMs retry_at;
     std::int64_t backoff_ms = 0;
     std::string last_trouble;
@@ -158,7 +158,7 @@ class SegmentExchange {
   std::deque<Incarnation> forgotten_;
   std::map<std::uint32_t, Kept> memory_;  // that this life lends
   std::optional<Membership> members_;
-  bool complete_ = false;  // reported in this epoch
+  bool complete_ = false;  // reported in this generation
   TimeMs deadline_;
   std::size_t populate_left_ = 0;          // in this run()
   std::map<Incarnation, Friend> friends_;  // by life: the mates of the newest plan

@@ -15,7 +15,7 @@
 #include <map>
 #include <utility>
 
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
 #include "storage/files.h"
 #include "storage/start_thread.h"
 #include "worker/transport/same_user.h"
@@ -150,7 +150,7 @@ void SegmentKeeper::serve(Client& client) {
     const std::uint64_t scope = channel.hello().job_hash;
     const SegmentMessage& m = received->message;
     if (m.kind == SegmentMessage::Kind::kForget &&
-        (m.value == 0 || !was_called(scope, m.life, channel.hello().epoch))) {
+        (m.value == 0 || !was_called(scope, m.life, channel.hello().generation))) {
       forget(scope, m.life);
     }
     if (m.kind != SegmentMessage::Kind::kSegment) continue;
@@ -185,11 +185,11 @@ void SegmentKeeper::forget(std::uint64_t scope, Incarnation life) {
   std::erase_if(segments_, [&](const Segment& s) { return s.scope == scope && s.life == life; });
 }
 
-bool SegmentKeeper::was_called(std::uint64_t scope, Incarnation life, Epoch since) const {
+bool SegmentKeeper::was_called(std::uint64_t scope, Incarnation life, Generation since) const {
   return std::ranges::any_of(clients_, [&](const Client& c) {
     if (!c.channel->open()) return false;
     const handshake::Hello& hello = c.channel->hello();
-    return hello.job_hash == scope && hello.from_incarnation == life && hello.epoch >= since;
+    return hello.job_hash == scope && hello.from_incarnation == life && hello.generation >= since;
   });
 }
 
@@ -221,7 +221,7 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::offer(const std::string& environ
   hello.from = Rank(0);  // ranks are not known yet, and play no part
   hello.to = Rank(1);
   hello.from_incarnation = offer.self;
-  hello.epoch = offer.called;
+  hello.generation = offer.called;
   auto channel = SegmentChannel::connect(description.substr(0, colon), key, hello);
   sodium_memzero(key.data(), key.size());
   if (!channel.ok()) return channel.status();

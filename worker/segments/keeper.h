@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
 #include "storage/segment_memory.h"
 #include "worker/segments/channel.h"
 
@@ -62,7 +62,7 @@ class SegmentKeeper {
   void serve(Client& client);
   void keep(Segment segment);
   void forget(std::uint64_t scope, Incarnation life);
-  [[nodiscard]] bool was_called(std::uint64_t scope, Incarnation life, Epoch since) const;
+  [[nodiscard]] bool was_called(std::uint64_t scope, Incarnation life, Generation since) const;
 
   const SegmentListener listener_;
   const OwnedFd wake_;
@@ -90,7 +90,7 @@ class KeeperLink {
     std::string job, host_id, worker_id;
     Incarnation self;
     std::shared_ptr<MemfdSegment> segment;
-    Epoch called{};  // of the interrupt for which this life was called as a spare; 0: for none
+    Generation called{};  // of the interrupt for which this life was called as a spare; 0: for none
   };
 
   // Offers the own segment and takes those of other lives, dead ones among them. Blocks, for at most `timeout_ms`.

@@ -16,8 +16,8 @@
 #include <cstring>
 #include <utility>
 
-#include "recovery/check.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
 #include "storage/fork_guard.h"
 #include "worker/transport/pass_fd.h"
 #include "worker/transport/same_user.h"
@@ -97,7 +97,8 @@ bool is_within_machine(int fd) {
 //
 // Within a machine no rate has to be found out, and Reno, which each system has and lets anybody choose, sends as fast
 // as the other end reads. BBR, where it is the system's choice, halts a connection for 200 ms in ten seconds to look:
-// 16 MiB among 8 ranks took 77 to 121 ms with it, up to 211, and 67 to 71 with Reno, up to 87 (docs/performance.md).
+// 16 MiB among 8 ranks took 77 to 121 ms with it, up to 211, and 67 to 71 with Reno, up to 87
+// (docs/measurements/allreduce.md).
 void tune(int fd, std::int64_t timeout_ms) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   constexpr char kReno[] = "reno";
@@ -117,7 +118,7 @@ Connector::Connector(const std::string& job, handshake::LinkKey key, Incarnation
     : job_hash_(handshake::job_hash(job)), key_(key), self_(self), events_(std::move(events)) {}
 
 Connector::~Connector() {
-  end_epoch();
+  end_generation();
   for (auto& c : conversations_) {
     if (c.fd >= 0) ::close(c.fd);
   }
@@ -163,9 +164,9 @@ Status Connector::listen_on_host() {
   return {Code::kUnavailable, "cannot accept data links within the host: " + why};
 }
 
-void Connector::begin_epoch(Membership membership, TimeMs now) {
-  WARREN_CHECK(!members_, "an epoch begins after the one before has ended");
-  newest_ = membership.epoch;
+void Connector::begin_generation(Membership membership, TimeMs now) {
+  WARREN_CHECK(!members_, "a generation begins after the one before has ended");
+  newest_ = membership.generation;
   members_ = std::move(membership);
   const auto on_this_host = std::ranges::count(members_->peers, true, &Peer::same_host);
   mates_ = static_cast<std::size_t>(on_this_host) - (peer_at(members_->self).same_host ? 1 : 0);
@@ -183,7 +184,7 @@ void Connector::begin_epoch(Membership membership, TimeMs now) {
   }
 }
 
-std::uint64_t Connector::end_epoch() {
+std::uint64_t Connector::end_generation() {
   members_.reset();
   wishes_.clear();
   knocks_.end_all();
@@ -196,14 +197,14 @@ std::uint64_t Connector::end_epoch() {
   return relay_.stop();
 }
 
-std::uint64_t Connector::suspend_epoch(bool looks, TimeMs now) {
-  if (!members_) return end_epoch();
+std::uint64_t Connector::suspend_generation(bool looks, TimeMs now) {
+  if (!members_) return end_generation();
   std::map<Rank, std::vector<Knocks::Place>> linked;
   for (const auto& [key, wish] : wishes_) {
     if (looks && !linked.contains(key.second)) linked[key.second] = places_of(key.second);
   }
   const std::int64_t timeout_ms = members_->timeout_ms;
-  const std::uint64_t relayed_bytes = end_epoch();
+  const std::uint64_t relayed_bytes = end_generation();
   for (auto& [peer, places] : linked) {
     knocks_.begin(peer, std::move(places), kLookAtSuspendedMs, timeout_ms, now);
   }
@@ -288,7 +289,7 @@ void Connector::start_attempt(Wish& wish, TimeMs now) {
     if (relay != kNoRank) c.remote = "by way of rank " + std::to_string(relay.value) + " at " + c.remote;
     c.deadline = std::min(now + kStrangerTimeoutMs, wish.deadline);
     c.hello.job_hash = job_hash_;
-    c.hello.epoch = members_->epoch;
+    c.hello.generation = members_->generation;
     c.hello.group = wish.group;
     c.hello.from = members_->self;
     c.hello.from_incarnation = self_;
@@ -478,17 +479,17 @@ bool Connector::read_memory(Conversation& c, bool& dead) {
 bool Connector::judge_hello(Conversation& c, TimeMs now) {
   const handshake::Hello& h = c.hello;
   using handshake::Verdict;
-  if (!members_ || h.epoch > members_->epoch) {
-    if (h.epoch <= newest_) {
-      c.verdict = Verdict::kStaleEpoch;
+  if (!members_ || h.generation > members_->generation) {
+    if (h.generation <= newest_) {
+      c.verdict = Verdict::kStaleGeneration;
     } else {
-      // The peer has heard of the next epoch before us; it waits until we have, within its deadline.
+      // The peer has heard of the next generation before us; it waits until we have, within its deadline.
       c.state = State::kParked;
       c.deadline = std::max(c.deadline, now + kStrangerTimeoutMs);
       return true;
     }
-  } else if (h.epoch < members_->epoch) {
-    c.verdict = Verdict::kStaleEpoch;
+  } else if (h.generation < members_->generation) {
+    c.verdict = Verdict::kStaleGeneration;
   } else if (h.job_hash != job_hash_ || h.to != members_->self || h.to_incarnation != self_ ||
              static_cast<std::size_t>(h.from.value) >= members_->peers.size() ||
              peer_at(h.from).incarnation != h.from_incarnation || !may_join(c)) {
@@ -543,170 +544,197 @@ void Connector::hand_over(Conversation& c, TimeMs now) {
   if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) w.deadline = w.retry_at = {INT64_MAX};
   if (c.outgoing) attempt_ended(w, now);
   const int fd = std::exchange(c.fd, -1);
-  events_.connected(c.hello.epoch, c.hello.group, peer, c.hello.stream, fd, std::move(c.pipe));
+  events_.connected(c.hello.generation, c.hello.group, peer, c.hello.stream, fd, std::move(c.pipe));
 }
 
+// One step of a conversation; false: it waits for the other end, or is over.
 bool Connector::advance(Conversation& c, TimeMs now) {
-  using handshake::Verdict;
-  bool dead = false;
+  bool dead = false, done = false;
   switch (c.state) {
-    case State::kConnecting: {
-      const auto error = why_not_connected(c.fd);
-      if (!error) return false;
-      if (*error != 0) {
-        if (is_for_good(*error)) leave_host(c);
-        trouble(c, std::strerror(*error), false, now);
-        c.state = State::kDone;
-        return true;
-      }
-      load(c, c.hello_bytes);
-      c.state = State::kSendHello;
-      return true;
-    }
+    case State::kConnecting: return take_connection(c, now);
+    case State::kConnectOnward: return take_way_on(c, now);
     case State::kSendHello:
     case State::kSendProof:
     case State::kSendChallenge:
     case State::kSendVerdict:
-      if (!write_from(c, dead)) break;
-      if (c.state == State::kSendHello) {
-        expect(c, handshake::kChallengeBytes);
-        c.state = State::kReadChallenge;
-      } else if (c.state == State::kSendProof) {
-        expect(c, handshake::kVerdictBytes);
-        c.state = State::kReadVerdict;
-      } else if (c.state == State::kSendChallenge) {
-        expect(c, handshake::kProofBytes);
-        c.state = State::kReadProof;
-      } else {
-        const bool welcome = c.verdict == Verdict::kWelcome && members_ && members_->epoch == c.hello.epoch;
-        c.state = welcome && c.on_host ? State::kReadMemory : State::kDone;
-        if (!welcome) {
-          trouble(c, handshake::to_string(c.verdict), false, now);
-        } else if (c.hello.relay_to != kNoRank) {
-          pass_on(c, now);
-        } else if (!c.on_host) {
-          hand_over(c, now);
-        }
-      }
-      return true;
-    case State::kReadChallenge: {
-      if (!read_into(c, dead)) break;
-      std::memcpy(c.challenge.data(), c.buffer.data(), c.challenge.size());
-      const Status status = handshake::check_challenge(key_, c.hello_bytes, c.challenge);
-      if (!status.ok()) {
-        trouble(c, status.describe(), status.code() == Code::kRefused, now);
-        c.state = State::kDone;
-        return true;
-      }
-      load(c, handshake::make_proof(key_, c.hello_bytes, c.challenge));
-      c.state = State::kSendProof;
-      return true;
-    }
-    case State::kReadVerdict: {
-      if (!read_into(c, dead)) break;
-      const auto verdict = handshake::decode_verdict(std::span(c.buffer).first<handshake::kVerdictBytes>());
-      c.state = State::kDone;
-      if (verdict.ok() && verdict.value() == Verdict::kWelcome && c.hello.relay_to != kNoRank) {
-        // From here on it is the rank meant that answers.
-        greet(c, c.hello.relay_to, kNoRank);
-        load(c, c.hello_bytes);
-        c.state = State::kSendHello;
-        c.deadline = std::min(now + kStrangerTimeoutMs, wishes_.at({c.hello.group, c.hello.to}).deadline);
-      } else if (!verdict.ok() || verdict.value() != Verdict::kWelcome) {
-        trouble(c, verdict.ok() ? handshake::to_string(verdict.value()) : verdict.status().describe(), false, now);
-      } else if (!c.on_host) {
-        hand_over(c, now);
-      } else if (Status made = make_pipe(c); made.ok()) {
-        c.state = State::kSendMemory;
-      } else {
-        leave_host(c);
-        trouble(c, made.describe(), false, now);
-      }
-      return true;
-    }
+      done = write_from(c, dead);
+      if (done) has_sent(c, now);
+      break;
+    case State::kReadHello:
+      // The rank it asks for decides whether it waits.
+      if (read_into(c, dead)) return take_hello(c, now);
+      break;
+    case State::kReadChallenge:
+      done = read_into(c, dead);
+      if (done) take_challenge(c, now);
+      break;
+    case State::kReadProof:
+      done = read_into(c, dead);
+      if (done) take_proof(c, now);
+      break;
+    case State::kReadVerdict:
+      done = read_into(c, dead);
+      if (done) take_verdict(c, now);
+      break;
     case State::kSendMemory:
-      if (!send_memory(c, dead)) break;
+      done = send_memory(c, dead);
+      if (!done) break;
       c.memory = OwnedFd();
       expect(c, 1);
       c.state = State::kReadMapped;
-      return true;
-    case State::kReadMemory: {
-      if (!read_memory(c, dead)) break;
-      auto pipe = HostPipe::map(c.memory.get(), false);
-      c.memory = OwnedFd();
-      c.state = pipe.ok() ? State::kSendMapped : State::kDone;
-      if (pipe.ok()) {
-        c.pipe = std::move(pipe).value();
-        expect(c, 1);
-      } else {
-        trouble(c, pipe.status().describe(), false, now);
-      }
-      return true;
-    }
+      break;
+    case State::kReadMemory:
+      done = read_memory(c, dead);
+      if (done) take_memory(c, now);
+      break;
     case State::kReadMapped:
-    case State::kSendMapped: {
+    case State::kSendMapped:
       // The link is one once both ends have mapped it: who cannot is connected to over TCP.
-      if (c.state == State::kReadMapped ? !read_into(c, dead) : !write_from(c, dead)) break;
+      done = c.state == State::kReadMapped ? read_into(c, dead) : write_from(c, dead);
+      if (!done) break;
       c.state = State::kDone;
-      if (members_ && members_->epoch == c.hello.epoch) hand_over(c, now);
-      return true;
-    }
-    case State::kReadHello: {
-      if (!read_into(c, dead)) break;
-      std::memcpy(c.hello_bytes.data(), c.buffer.data(), c.hello_bytes.size());
-      auto hello = handshake::decode_hello(c.hello_bytes);
-      if (!hello.ok()) {
-        trouble(c, hello.status().describe(), true, now);
-        c.state = State::kDone;
-        return true;
-      }
-      c.hello = hello.value();
-      return judge_hello(c, now) && c.state != State::kParked;
-    }
-    case State::kReadProof: {
-      if (!read_into(c, dead)) break;
-      const Status status =
-          handshake::check_proof(key_, c.hello_bytes, c.challenge, std::span(c.buffer).first<handshake::kProofBytes>());
-      if (!status.ok()) c.verdict = Verdict::kBadProof;
-      const bool leads_on = c.verdict == Verdict::kWelcome && c.hello.relay_to != kNoRank;
-      if (leads_on) {
-        const auto begun = std::ranges::count_if(conversations_, [](const auto& other) { return other.onward.open(); });
-        if (relay_.connections() + static_cast<std::size_t>(begun) >= limits::kMaxRelayed) c.verdict = Verdict::kBusy;
-      }
-      if (leads_on && c.verdict == Verdict::kWelcome) {
-        connect_onward(c, now);
-        return true;
-      }
-      load(c, handshake::make_verdict(c.verdict));
-      c.state = State::kSendVerdict;
-      return true;
-    }
-    case State::kConnectOnward: {
-      const auto error = why_not_connected(c.onward.get());
-      if (!error) return false;
-      if (*error != 0) {
-        trouble(c, no_way_on(c.hello.relay_to, std::strerror(*error)), false, now);
-        c.state = State::kDone;
-        return true;
-      }
-      load(c, handshake::make_verdict(c.verdict));
-      c.state = State::kSendVerdict;
-      return true;
-    }
+      if (members_ && members_->generation == c.hello.generation) hand_over(c, now);
+      break;
     case State::kParked:
     case State::kDone: return false;
   }
-  if (dead) {
-    // The other end could not map it.
-    if (c.state == State::kReadMapped) leave_host(c);
-    // A connection that says nothing before it goes is a port scan or a health check, not worth a line.
-    if (c.outgoing || c.have != 0 || c.state != State::kReadHello) {
-      trouble(c, "closed in the middle of the handshake", false, now);
-    }
+  if (done) return true;
+  if (dead) end_in_the_middle(c, now);
+  return dead;
+}
+
+bool Connector::take_connection(Conversation& c, TimeMs now) {
+  const auto error = why_not_connected(c.fd);
+  if (!error) return false;
+  if (*error != 0) {
+    if (is_for_good(*error)) leave_host(c);
+    trouble(c, std::strerror(*error), false, now);
     c.state = State::kDone;
     return true;
   }
-  return false;
+  load(c, c.hello_bytes);
+  c.state = State::kSendHello;
+  return true;
+}
+
+bool Connector::take_way_on(Conversation& c, TimeMs now) {
+  const auto error = why_not_connected(c.onward.get());
+  if (!error) return false;
+  if (*error != 0) {
+    trouble(c, no_way_on(c.hello.relay_to, std::strerror(*error)), false, now);
+    c.state = State::kDone;
+    return true;
+  }
+  load(c, handshake::make_verdict(c.verdict));
+  c.state = State::kSendVerdict;
+  return true;
+}
+
+void Connector::has_sent(Conversation& c, TimeMs now) {
+  if (c.state == State::kSendHello) {
+    expect(c, handshake::kChallengeBytes);
+    c.state = State::kReadChallenge;
+  } else if (c.state == State::kSendProof) {
+    expect(c, handshake::kVerdictBytes);
+    c.state = State::kReadVerdict;
+  } else if (c.state == State::kSendChallenge) {
+    expect(c, handshake::kProofBytes);
+    c.state = State::kReadProof;
+  } else {
+    const bool welcome =
+        c.verdict == handshake::Verdict::kWelcome && members_ && members_->generation == c.hello.generation;
+    c.state = welcome && c.on_host ? State::kReadMemory : State::kDone;
+    if (!welcome) {
+      trouble(c, handshake::to_string(c.verdict), false, now);
+    } else if (c.hello.relay_to != kNoRank) {
+      pass_on(c, now);
+    } else if (!c.on_host) {
+      hand_over(c, now);
+    }
+  }
+}
+
+bool Connector::take_hello(Conversation& c, TimeMs now) {
+  std::memcpy(c.hello_bytes.data(), c.buffer.data(), c.hello_bytes.size());
+  auto hello = handshake::decode_hello(c.hello_bytes);
+  if (!hello.ok()) {
+    trouble(c, hello.status().describe(), true, now);
+    c.state = State::kDone;
+    return true;
+  }
+  c.hello = hello.value();
+  return judge_hello(c, now) && c.state != State::kParked;
+}
+
+void Connector::take_challenge(Conversation& c, TimeMs now) {
+  std::memcpy(c.challenge.data(), c.buffer.data(), c.challenge.size());
+  const Status status = handshake::check_challenge(key_, c.hello_bytes, c.challenge);
+  if (!status.ok()) {
+    trouble(c, status.describe(), status.code() == Code::kRefused, now);
+    c.state = State::kDone;
+    return;
+  }
+  load(c, handshake::make_proof(key_, c.hello_bytes, c.challenge));
+  c.state = State::kSendProof;
+}
+
+void Connector::take_proof(Conversation& c, TimeMs now) {
+  using handshake::Verdict;
+  const Status status =
+      handshake::check_proof(key_, c.hello_bytes, c.challenge, std::span(c.buffer).first<handshake::kProofBytes>());
+  if (!status.ok()) c.verdict = Verdict::kBadProof;
+  const bool leads_on = c.verdict == Verdict::kWelcome && c.hello.relay_to != kNoRank;
+  if (leads_on) {
+    const auto begun = std::ranges::count_if(conversations_, [](const auto& other) { return other.onward.open(); });
+    if (relay_.connections() + static_cast<std::size_t>(begun) >= limits::kMaxRelayed) c.verdict = Verdict::kBusy;
+  }
+  if (leads_on && c.verdict == Verdict::kWelcome) return connect_onward(c, now);
+  load(c, handshake::make_verdict(c.verdict));
+  c.state = State::kSendVerdict;
+}
+
+void Connector::take_verdict(Conversation& c, TimeMs now) {
+  using handshake::Verdict;
+  const auto verdict = handshake::decode_verdict(std::span(c.buffer).first<handshake::kVerdictBytes>());
+  c.state = State::kDone;
+  if (verdict.ok() && verdict.value() == Verdict::kWelcome && c.hello.relay_to != kNoRank) {
+    // From here on it is the rank meant that answers.
+    greet(c, c.hello.relay_to, kNoRank);
+    load(c, c.hello_bytes);
+    c.state = State::kSendHello;
+    c.deadline = std::min(now + kStrangerTimeoutMs, wishes_.at({c.hello.group, c.hello.to}).deadline);
+  } else if (!verdict.ok() || verdict.value() != Verdict::kWelcome) {
+    trouble(c, verdict.ok() ? handshake::to_string(verdict.value()) : verdict.status().describe(), false, now);
+  } else if (!c.on_host) {
+    hand_over(c, now);
+  } else if (Status made = make_pipe(c); made.ok()) {
+    c.state = State::kSendMemory;
+  } else {
+    leave_host(c);
+    trouble(c, made.describe(), false, now);
+  }
+}
+
+void Connector::take_memory(Conversation& c, TimeMs now) {
+  auto pipe = HostPipe::map(c.memory.get(), false);
+  c.memory = OwnedFd();
+  c.state = pipe.ok() ? State::kSendMapped : State::kDone;
+  if (pipe.ok()) {
+    c.pipe = std::move(pipe).value();
+    expect(c, 1);
+  } else {
+    trouble(c, pipe.status().describe(), false, now);
+  }
+}
+
+void Connector::end_in_the_middle(Conversation& c, TimeMs now) {
+  // The other end could not map it.
+  if (c.state == State::kReadMapped) leave_host(c);
+  // A connection that says nothing before it goes is a port scan or a health check, not worth a line.
+  if (c.outgoing || c.have != 0 || c.state != State::kReadHello) {
+    trouble(c, "closed in the middle of the handshake", false, now);
+  }
+  c.state = State::kDone;
 }
 
 bool Connector::step(Conversation& c, TimeMs now) {

@@ -3,8 +3,8 @@
 //
 // Ranks of one host are tried over a Unix socket first, which both find by the listener's incarnation; such a
 // connection also gets a pipe of shared memory, whose descriptor the connecting end sends when it is welcome. What does
-// not work so (containers that share a host's name and nothing else) goes over TCP, and is told once an epoch; what
-// only has not worked yet (a peer that hears of the epoch late) is tried again for a third of the link's time.
+// not work so (containers that share a host's name and nothing else) goes over TCP, and is told once a generation; what
+// only has not worked yet (a peer that hears of the generation late) is tried again for a third of the link's time.
 //
 // Where a plan leads a link by way of other ranks, each of its streams goes by way of one: the lower end connects to
 // that rank, which connects to the higher end, and passes bytes on (worker/transport/relay.h); the ends then shake
@@ -15,7 +15,7 @@
 //
 // Where no link says so, it is looked whether the processes of peers are there still (worker/transport/knocks.h): of
 // those whose links are not up soon after they were wanted, at both ends; of the other ranks of the host until all are
-// known to be there; and, when an epoch is suspended, of those that this rank had links with.
+// known to be there; and, when a generation is suspended, of those that this rank had links with.
 #pragma once
 
 #include <poll.h>
@@ -31,9 +31,9 @@
 #include <tuple>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/machine.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/machine.h"
+#include "recovery/base/result.h"
 #include "worker/transport/handshake.h"
 #include "worker/transport/host_pipe.h"
 #include "worker/transport/knocks.h"
@@ -59,7 +59,7 @@ class Connector {
     friend bool operator==(const Relayed&, const Relayed&) = default;
   };
   struct Membership {
-    Epoch epoch;
+    Generation generation;
     Rank self;
     std::vector<Peer> peers;  // by rank
     std::vector<Relayed> relayed;
@@ -67,17 +67,18 @@ class Connector {
   };
   struct Events {
     // An authenticated connection; takes the descriptor. A pipe: within the host.
-    std::function<void(Epoch, GroupId, Rank, std::uint16_t stream, int fd, std::unique_ptr<HostPipe> pipe)> connected;
+    std::function<void(Generation, GroupId, Rank, std::uint16_t stream, int fd, std::unique_ptr<HostPipe> pipe)>
+        connected;
     // The link did not come up within its time, or the peer does not hold the secret.
     std::function<void(GroupId, Rank, const Status&)> failed;
     // The process of a life in the newest plan has gone. What has been in a later plan since it was told so has
-    // answered: of that life nothing is told any more while an epoch is in force.
-    std::function<void(Epoch, Rank, const std::string& evidence)> gone;
+    // answered: of that life nothing is told any more while a generation is in force.
+    std::function<void(Generation, Rank, const std::string& evidence)> gone;
     // Something that people should know: strangers, rubbish. At most a few a second.
     std::function<void(const std::string&)> warning;
   };
 
-  // Of the pipes that one rank makes in an epoch; each has the least at any rate.
+  // Of the pipes that one rank makes in a generation; each has the least at any rate.
   static constexpr std::size_t kRingsBytes = std::size_t{32} << 20;
 
   Connector(const std::string& job, handshake::LinkKey key, Incarnation self, Events events);
@@ -90,13 +91,13 @@ class Connector {
   // For ranks of this host, too; they connect over TCP to whoever does not.
   Status listen_on_host();
 
-  void begin_epoch(Membership membership, TimeMs now);
-  // Drops every handshake and wish of the epoch in force, and closes all connections between others. How many bytes of
-  // those were passed on.
-  std::uint64_t end_epoch();
-  // Likewise; another epoch follows. `looks`: where peers' processes are gone by then is worth knowing.
-  std::uint64_t suspend_epoch(bool looks, TimeMs now);
-  // All other ranks of this host have been heard in this epoch.
+  void begin_generation(Membership membership, TimeMs now);
+  // Drops every handshake and wish of the generation in force, and closes all connections between others. How many
+  // bytes of those were passed on.
+  std::uint64_t end_generation();
+  // Likewise; another generation follows. `looks`: where peers' processes are gone by then is worth knowing.
+  std::uint64_t suspend_generation(bool looks, TimeMs now);
+  // All other ranks of this host have been heard in this generation.
   void mates_are_there();
   // The link will be used: connects it within the membership's timeout, if this rank is the one that does.
   void want(GroupId group, Rank peer, TimeMs now);
@@ -173,6 +174,16 @@ class Connector {
   // One step; false when the conversation is over (its descriptor has been closed or handed over).
   bool step(Conversation& c, TimeMs now);
   bool advance(Conversation& c, TimeMs now);
+  // Steps of it, named for what has come.
+  bool take_connection(Conversation& c, TimeMs now);
+  bool take_way_on(Conversation& c, TimeMs now);
+  void has_sent(Conversation& c, TimeMs now);
+  bool take_hello(Conversation& c, TimeMs now);
+  void take_challenge(Conversation& c, TimeMs now);
+  void take_proof(Conversation& c, TimeMs now);
+  void take_verdict(Conversation& c, TimeMs now);
+  void take_memory(Conversation& c, TimeMs now);
+  void end_in_the_middle(Conversation& c, TimeMs now);
   bool read_into(Conversation& c, bool& dead);
   bool write_from(Conversation& c, bool& dead);
   Status make_pipe(Conversation& c);
@@ -196,14 +207,14 @@ class Connector {
   int listener_ = -1, host_listener_ = -1;
   std::optional<Membership> members_;
   std::size_t mates_ = 0;        // other ranks of this host
-  std::size_t rings_bytes_ = 0;  // made in this epoch
-  bool told_over_tcp_ = false;   // in this epoch
-  Epoch newest_;
+  std::size_t rings_bytes_ = 0;  // made in this generation
+  bool told_over_tcp_ = false;   // in this generation
+  Generation newest_;
   std::list<Conversation> conversations_;
   std::map<WishKey, Wish> wishes_;
   Relay relay_;
   std::size_t next_onward_ = 0;         // counts connections onward: each tries the next address
-  Knocks knocks_;                       // of the epoch in force, or of the newest one
+  Knocks knocks_;                       // of the generation in force, or of the newest one
   std::set<Incarnation> was_gone_;      // by the word of knocks, and in the newest plan
   std::optional<TimeMs> accept_again_;  // out of descriptors: a pause instead of a spin
   TimeMs warnings_since_;

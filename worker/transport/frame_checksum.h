@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "recovery/frame.h"
+#include "recovery/wire/frame.h"
 
 namespace warren::worker {
 

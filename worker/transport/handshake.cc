@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
 
 namespace warren::worker::handshake {
 namespace {
@@ -20,7 +20,7 @@ static_assert(sizeof(Mac) == crypto_auth_hmacsha512256_BYTES && sizeof(LinkKey) 
 
 struct WireHello {
   std::uint32_t magic, version;
-  std::uint64_t job_hash, epoch, group;
+  std::uint64_t job_hash, generation, group;
   std::int32_t from, to;
   std::uint64_t from_incarnation, to_incarnation;
   std::uint16_t stream, streams;
@@ -70,7 +70,7 @@ const char* to_string(Verdict verdict) {
   switch (verdict) {
     case Verdict::kWelcome: return "welcome";
     case Verdict::kBadProof: return "the proof is wrong: the two ends hold different job secrets";
-    case Verdict::kStaleEpoch: return "the epoch is over there";
+    case Verdict::kStaleGeneration: return "the generation is over there";
     case Verdict::kNotMe: return "the worker meant is not the one that answered";
     case Verdict::kBusy: return "too many links";
   }
@@ -90,7 +90,7 @@ HelloBytes encode(const Hello& h) {
   w.magic = kHelloMagic;
   w.version = kVersion;
   w.job_hash = h.job_hash;
-  w.epoch = h.epoch.value;
+  w.generation = h.generation.value;
   w.group = h.group.value;
   w.from = h.from.value;
   w.to = h.to.value;
@@ -130,7 +130,7 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes) {
   if (w.reserved != 0) return Status(Code::kCorrupt, "link greeting with reserved bits set");
   Hello h;
   h.job_hash = w.job_hash;
-  h.epoch = Epoch(w.epoch);
+  h.generation = Generation(w.generation);
   h.group = GroupId(w.group);
   h.from = Rank(w.from);
   h.to = Rank(w.to);

@@ -1,5 +1,5 @@
 // How a data link is authenticated before any payload: both ends prove that they hold the job's link key, for this
-// epoch, these incarnations, this group and this stream.
+// generation, these incarnations, this group and this stream.
 //
 //   connector → acceptor   Hello      who wants which link, a nonce
 //   acceptor → connector   Challenge  a nonce, and the proof over both
@@ -20,8 +20,8 @@
 #include <span>
 #include <string>
 
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
 
 namespace warren::worker::handshake {
 
@@ -36,7 +36,7 @@ inline constexpr std::size_t kVerdictBytes = 8;
 
 struct Hello {
   std::uint64_t job_hash = 0;
-  Epoch epoch;
+  Generation generation;
   GroupId group;
   Rank from, to;
   Incarnation from_incarnation, to_incarnation;
@@ -46,7 +46,7 @@ struct Hello {
 };
 
 // Why an acceptor says no. On the wire in Verdict.
-enum class Verdict : std::uint32_t { kWelcome = 0, kBadProof = 1, kStaleEpoch = 2, kNotMe = 3, kBusy = 4 };
+enum class Verdict : std::uint32_t { kWelcome = 0, kBadProof = 1, kStaleGeneration = 2, kNotMe = 3, kBusy = 4 };
 [[nodiscard]] const char* to_string(Verdict verdict);
 
 using HelloBytes = std::array<std::byte, kHelloBytes>;

@@ -15,7 +15,7 @@
 #include <string>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 
 namespace warren::worker {
 

@@ -26,7 +26,7 @@
 #include <span>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/segment_memory.h"
 
 namespace warren::worker {

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "recovery/ids.h"
-#include "recovery/machine.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/machine.h"
 #include "storage/segment_memory.h"
 #include "worker/transport/numeric_address.h"
 

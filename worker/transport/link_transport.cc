@@ -13,8 +13,8 @@
 #include <cstring>
 #include <thread>
 
-#include "recovery/check.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
 #include "storage/segment.h"
 #include "worker/transport/frame_checksum.h"
 
@@ -27,7 +27,7 @@ constexpr std::size_t kMaxLinks = 65536;
 // In a pipe everything begins on a cache line: a head, which is the frame's header and where its payload lies, then the
 // payload unless that is elsewhere.
 struct Where {
-  std::uint64_t generation = 0;  // of the log's extent; 0: it is not in the log
+  std::uint64_t stamp = 0;  // of the log's extent; 0: it is not in the log
   std::uint64_t at = 0;
   std::uint32_t extent = 0;
   std::uint32_t memory = 0;  // that is lent; 0: it is in none. In the log: a GPU's, where it lies too
@@ -59,7 +59,7 @@ struct NoteHead {
 constexpr std::size_t kMostNoted = HostPipe::kNoteBytes - sizeof(NoteHead);
 
 bool differ_in_number_alone(const FrameHeader& a, const FrameHeader& b) {
-  return a.epoch == b.epoch && a.fingerprint == b.fingerprint && a.round.version == b.round.version &&
+  return a.generation == b.generation && a.fingerprint == b.fingerprint && a.round.version == b.round.version &&
          a.round.group == b.round.group && a.round.timeline == b.round.timeline && a.kind == b.kind &&
          a.stream == b.stream;
 }
@@ -77,17 +77,18 @@ Status refused(Rank peer, const Status& verdict) {
 
 }  // namespace
 
-void LinkTransport::open(Epoch epoch, std::uint32_t streams, bool checksums, std::vector<std::uint32_t> streams_to) {
-  WARREN_CHECK(links_.empty(), "an epoch begins after the one before was closed (I6)");
+void LinkTransport::open(Generation generation, std::uint32_t streams, bool checksums,
+                         std::vector<std::uint32_t> streams_to) {
+  WARREN_CHECK(links_.empty(), "a generation begins after the one before was closed (I6)");
   WARREN_CHECK(streams >= 1 && streams <= limits::kMaxStreams, "streams were validated");
-  epoch_ = epoch;
+  generation_ = generation;
   streams_ = streams;
   streams_to_ = std::move(streams_to);
   checksums_ = checksums;
 }
 
 LinkTransport::Link& LinkTransport::at(LinkId link) {
-  WARREN_CHECK(link < links_.size(), "a link id of this epoch");
+  WARREN_CHECK(link < links_.size(), "a link id of this generation");
   return *links_[link];
 }
 
@@ -122,13 +123,14 @@ LinkId LinkTransport::link(GroupId group, Rank peer) {
   return id;
 }
 
-Status LinkTransport::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
+Status LinkTransport::adopt(Generation generation, GroupId group, Rank peer, std::uint16_t stream, int fd,
                             std::unique_ptr<HostPipe> pipe) {
   const auto refuse = [fd](std::string why) {
     ::close(fd);
     return Status(Code::kRefused, std::move(why));
   };
-  if (epoch != epoch_) return refuse("a connection of epoch " + std::to_string(epoch.value) + " came too late");
+  if (generation != generation_)
+    return refuse("a connection of generation " + std::to_string(generation.value) + " came too late");
   if (const std::uint32_t streams = streams_to(peer); stream >= streams) {
     return refuse("stream " + std::to_string(stream) + " of " + std::to_string(streams));
   }
@@ -164,7 +166,7 @@ void LinkTransport::break_link(Link& link, const Status& broken) {
   const Status why = broken.about(link.peer);
   link.broken = why;
   for (auto& s : link.streams) {
-    // Descriptors stay open until the epoch ends: peers must not take our reaction to one failure for another.
+    // Descriptors stay open until the generation ends: peers must not take our reaction to one failure for another.
     for (; !s->recvs.empty(); s->recvs.pop()) complete(s->recvs.front().token, why);
     for (; !s->sends.empty(); s->sends.pop()) complete(s->sends.front().token, why);
   }
@@ -398,7 +400,7 @@ bool LinkTransport::pump_send_pipe(Stream& s) {
       s.said = out.header;
       Where where;
       if (out.place.known()) {
-        where.generation = out.place.generation;
+        where.stamp = out.place.stamp;
         where.at = out.place.at;
         where.extent = out.place.extent;
         where.memory = out.lent.memory;
@@ -433,7 +435,7 @@ std::optional<View> LinkTransport::find_logged(Link& link, const LogPlace& place
   if (!link.log) return std::nullopt;
   const auto window = link.log->window(place, in.expected.round, in.payload.size());
   if (!window) return std::nullopt;
-  return View{nullptr, window->payload, window->generation, place.generation, nullptr};
+  return View{nullptr, window->payload, window->stamp, place.stamp, nullptr};
 }
 
 std::optional<View> LinkTransport::find_lent(const Stream& s, const Link& link, const MemoryPlace& place,
@@ -499,9 +501,9 @@ bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
       const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
       if (!verdict.ok()) return not_due(verdict);
       s.heard = header.value();
-      if (where.generation != 0 || where.memory != 0) {
-        const bool logged = where.generation != 0;
-        auto view = logged ? find_logged(link, {where.extent, where.generation, where.at}, in)
+      if (where.stamp != 0 || where.memory != 0) {
+        const bool logged = where.stamp != 0;
+        auto view = logged ? find_logged(link, {where.extent, where.stamp, where.at}, in)
                            : find_lent(s, link, {where.memory, where.at}, in);
         // Who cannot find that reads the log.
         if (view && logged && where.memory != 0 && in.in_place) {

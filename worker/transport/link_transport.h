@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/host_memory.h"
+#include "worker/transport/host_memory.h"
 #include "worker/transport/host_pipe.h"
 #include "worker/transport/ring_queue.h"
 #include "worker/transport/transport.h"
@@ -41,15 +41,15 @@ class LinkTransport final : public Transport {
   LinkTransport(const LinkTransport&) = delete;
   LinkTransport& operator=(const LinkTransport&) = delete;
 
-  // Begins an epoch after close_all() (or construction). `streams_to`, by rank: how many streams a link has; `streams`
-  // where it says nothing of the rank.
-  void open(Epoch epoch, std::uint32_t streams, bool checksums, std::vector<std::uint32_t> streams_to = {});
-  [[nodiscard]] Epoch epoch() const { return epoch_; }
+  // Begins a generation after close_all() (or construction). `streams_to`, by rank: how many streams a link has;
+  // `streams` where it says nothing of the rank.
+  void open(Generation generation, std::uint32_t streams, bool checksums, std::vector<std::uint32_t> streams_to = {});
+  [[nodiscard]] Generation generation() const { return generation_; }
 
-  // Takes the descriptor of an authenticated connection, and its pipe if it has one; both are closed with the epoch.
-  // What goes through a pipe has no checksums. kRefused: not the epoch in force, the stream is there already, or the
-  // number of links is over its limit; the descriptor is closed then.
-  Status adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
+  // Takes the descriptor of an authenticated connection, and its pipe if it has one; both are closed with the
+  // generation. What goes through a pipe has no checksums. kRefused: not the generation in force, the stream is there
+  // already, or the number of links is over its limit; the descriptor is closed then.
+  Status adopt(Generation generation, GroupId group, Rank peer, std::uint16_t stream, int fd,
                std::unique_ptr<HostPipe> pipe = nullptr);
   // The link cannot be brought up: what is posted on it fails with `why`.
   void fail_link(GroupId group, Rank peer, const Status& why);
@@ -173,7 +173,7 @@ class LinkTransport final : public Transport {
   WantLink want_;
   FindLog find_log_;
   const HostMemory* memory_ = nullptr;
-  Epoch epoch_;
+  Generation generation_;
   std::uint32_t streams_ = 1;
   std::vector<std::uint32_t> streams_to_;  // by rank, as far as they are not streams_
   bool checksums_ = true;

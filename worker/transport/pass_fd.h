@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/segment_memory.h"
 
 namespace warren::worker {

@@ -12,8 +12,8 @@
 #include <string>
 #include <utility>
 
-#include "recovery/check.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
 #include "storage/start_thread.h"
 
 namespace warren::worker {

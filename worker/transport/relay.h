@@ -1,9 +1,9 @@
 // Passes on the bytes of links between other ranks, where a plan leads them by way of this one (Plan.detours). It knows
 // nothing of what they mean: both ends have proven to each other who they are, and check what arrives.
 //
-// One thread, from the first connection of an epoch to the epoch's end. Bytes move from socket to pipe to socket within
-// the kernel, or, where that does not splice, through a buffer. What one end does not take holds up the other, and no
-// other connection.
+// One thread, from the first connection of a generation to the generation's end. Bytes move from socket to pipe to
+// socket within the kernel, or, where that does not splice, through a buffer. What one end does not take holds up the
+// other, and no other connection.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "recovery/result.h"
+#include "recovery/base/result.h"
 #include "storage/segment_memory.h"
 
 namespace warren::worker {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 
 namespace warren::worker {
 

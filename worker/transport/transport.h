@@ -11,9 +11,9 @@
 #include <span>
 #include <vector>
 
-#include "recovery/frame.h"
-#include "recovery/ids.h"
-#include "recovery/result.h"
+#include "recovery/base/ids.h"
+#include "recovery/base/result.h"
+#include "recovery/wire/frame.h"
 #include "storage/host_log.h"
 
 namespace warren::worker {
@@ -48,8 +48,8 @@ struct View {
   // In the link's memory, until release(). Looked up at each read: the transport moves the bytes to the buffer that was
   // posted when others need the room.
   const std::byte* const* held = nullptr;
-  const std::byte* there = nullptr;           // in memory of the sender
-  const std::uint64_t* generation = nullptr;  // of that
+  const std::byte* there = nullptr;      // in memory of the sender
+  const std::uint64_t* stamp = nullptr;  // of that
   std::uint64_t expected = 0;
   std::shared_ptr<const void> lent = nullptr;  // keeps it mapped, where it is lent
   bool on_gpu = false;                         // and only a GPU can read it
@@ -60,10 +60,10 @@ struct View {
   [[nodiscard]] const std::byte* bytes() const { return held != nullptr ? *held : there; }
   // After reading from the sender's memory: what was read counts.
   [[nodiscard]] bool stands() const {
-    if (generation == nullptr) return true;
+    if (stamp == nullptr) return true;
     std::atomic_thread_fence(std::memory_order_acquire);
     // C++20 has no atomic_ref of const; the memory is mapped read-only.
-    return std::atomic_ref(*const_cast<std::uint64_t*>(generation)).load(std::memory_order_relaxed) == expected;
+    return std::atomic_ref(*const_cast<std::uint64_t*>(stamp)).load(std::memory_order_relaxed) == expected;
   }
 };
 
@@ -86,9 +86,9 @@ class Transport {
   // header.stream, header.checksum and header.payload_bytes.
   virtual void post_send(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) = 0;
 
-  // Receives the next frame of the link, which must be the one that `expected` describes (match() in recovery/frame.h;
-  // expected.payload_bytes is taken from `payload`). Completes with success only when the whole payload has arrived and
-  // its checksum was right; otherwise with the reason, and the link is broken from then on.
+  // Receives the next frame of the link, which must be the one that `expected` describes (match() in
+  // recovery/wire/frame.h; expected.payload_bytes is taken from `payload`). Completes with success only when the whole
+  // payload has arrived and its checksum was right; otherwise with the reason, and the link is broken from then on.
   virtual void post_recv(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) = 0;
 
   // As post_send(), of a payload that stands published at `place` of this life's log: a peer that has the log mapped is
@@ -106,14 +106,15 @@ class Transport {
     post_send_logged(link, header, payload, place, token);
   }
 
-  // As post_send(), of a payload that also stays untouched until the receiver has read it, in this epoch, which the
-  // caller learns from what it receives later. A peer that has the payload's memory mapped may be told where it lies.
+  // As post_send(), of a payload that also stays untouched until the receiver has read it, in this generation, which
+  // the caller learns from what it receives later. A peer that has the payload's memory mapped may be told where it
+  // lies.
   virtual void post_send_lent(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
     post_send(link, header, payload, token);
   }
 
   // Whether post_send_lent() tells that peer places in the memory that `at` lies in, which may be a GPU's, instead of
-  // reading it, for as long as this epoch lasts.
+  // reading it, for as long as this generation lasts.
   [[nodiscard]] virtual bool lends(GroupId group, Rank peer, const std::byte* at) const {
     (void)group, (void)peer, (void)at;
     return false;
@@ -130,7 +131,7 @@ class Transport {
   }
 
   // Small frames, at once or not at all: for who has nothing posted on the link and carries out one step after the
-  // other (worker/light_round.h). No completion follows, but of kPosted.
+  // other (worker/rounds/light_round.h). No completion follows, but of kPosted.
   enum class Now : std::uint8_t {
     kDone,   // as a completed post
     kLater,  // recv_now: nothing is wrong, and not all of it has come; the same again, with the same buffer, or post it
@@ -159,8 +160,8 @@ class Transport {
   // Appends what to wait for when poll() has nothing: readable (and, for blocked sends, writable) descriptors.
   virtual void collect_pollfds(std::vector<pollfd>& out) = 0;
 
-  // Forgets all posts without completing them and closes all links: the epoch is over. Nothing of it is sent, taken or
-  // written to a posted buffer afterwards.
+  // Forgets all posts without completing them and closes all links: the generation is over. Nothing of it is sent,
+  // taken or written to a posted buffer afterwards.
   virtual void close_all() = 0;
 };
 

@@ -1,5 +1,5 @@
-"""Handles in asyncio: many at once, one that is abandoned, and an event loop that goes on meanwhile. Argument: a named
-pipe."""
+"""Handles in asyncio: many at once, one for which two tasks wait, one that is abandoned, and an event loop that goes on
+meanwhile. Argument: a named pipe."""
 
 import asyncio
 import sys
@@ -23,7 +23,12 @@ async def main(comm):
     if comm.rank == 1:
         open(ticked, encoding="ascii").read()
     handle = comm.allreduce_async(np.full(3, 1.0))
-    result = await handle
+
+    async def wait():
+        return await handle
+
+    result, second = await asyncio.gather(wait(), wait())
+    assert second is result
     assert (result == comm.size).all() and (await handle) is result
     if comm.rank == 0:
         await ticking

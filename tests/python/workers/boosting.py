@@ -41,6 +41,8 @@ with warren.init() as comm:
     refused(ValueError, "num_machines in params", {"num_machines": 2}, make_dataset)
     refused(ValueError, "num_trees in params", {"num_trees": 2}, make_dataset)
     refused(ValueError, "tree_learner is 'feature'", {"tree": "feature"}, make_dataset)
+    refused(ValueError, "boosting is 'rf'", {"boost": "rf"}, make_dataset)
+    refused(ValueError, "linear_tree is set", {"linear_trees": True}, make_dataset)
     refused(ValueError, "tree_learner is 'serial'", {"tree_learner": "serial"}, make_dataset)
     grown = warren.lightgbm.train(comm, params, make_dataset, 20, checkpoint_every=20)
 

@@ -115,6 +115,7 @@ def check_numbers(comm):
     rank, size = comm.rank, comm.size
     total = comm.allreduce(rank + 1)
     assert type(total) is int and total == size * (size + 1) // 2
+    assert comm.allreduce(rank == 0, "min") == (comm.size == 1) and comm.allreduce(True) == comm.size
     mean = comm.allreduce(float(rank), "average")
     assert type(mean) is float and mean == (size - 1) / 2
     assert type(comm.allreduce_async(1.5).wait()) is float

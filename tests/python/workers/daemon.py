@@ -3,13 +3,19 @@
 import atexit
 import threading
 
-import warren
+threads = []
+# Runs after what the package does at the end: by then the thread has been told, and prints why it ends.
+atexit.register(lambda: [thread.join(20) for thread in threads])
+
+import warren  # noqa: E402
 
 comm = warren.init()
 if comm.rank == 0:
     atexit.register(lambda: print("in good order", flush=True))
     inside = threading.Event()
-    threading.Thread(target=comm.allreduce, args=(bytearray(1),), kwargs={"prepare": inside.set}, daemon=True).start()
+    caller = threading.Thread(target=comm.allreduce, args=(bytearray(1),), kwargs={"prepare": inside.set}, daemon=True)
+    threads.append(caller)
+    caller.start()
     inside.wait()
 else:
     comm.recv(bytearray(1), 0)

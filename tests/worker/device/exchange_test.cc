@@ -1,5 +1,5 @@
 // Turns of messages between two GPUs by the fake NCCL, the process that makes its ids, and what is left of both when an
-// epoch, a peer or a process ends in the middle.
+// generation, a peer or a process ends in the middle.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -60,11 +60,11 @@ Result<std::unique_ptr<NcclRoot>> start_root(const NcclLibrary& nccl = kFakeNccl
   return NcclRoot::start(WARREN_NCCL_ROOT_PROGRAM, WARREN_FAKE_DEVICE, nccl, kPatienceMs);
 }
 
-Exchange::Word::Id id_of(NcclRoot& root) {
+GpuExchange::Word::Id id_of(NcclRoot& root) {
   for (;;) {
     const auto id = root.id();
     EXPECT_TRUE(id.ok()) << id.status().describe();
-    if (!id.ok() || id.value()) return id.ok() ? *id.value() : Exchange::Word::Id{};
+    if (!id.ok() || id.value()) return id.ok() ? *id.value() : GpuExchange::Word::Id{};
     std::this_thread::yield();
   }
 }
@@ -139,7 +139,7 @@ TEST(Root, HasTheNcclOfItsParentOrNone) {
   const auto verdict = [](const NcclLibrary& nccl) {
     auto root = start_root(nccl);
     EXPECT_TRUE(root.ok());
-    Result<std::optional<Exchange::Word::Id>> id = std::optional<Exchange::Word::Id>();
+    Result<std::optional<GpuExchange::Word::Id>> id = std::optional<GpuExchange::Word::Id>();
     EXPECT_TRUE(comes([&] {
       id = root.value()->id();
       return !id.ok() || id.value();
@@ -214,13 +214,13 @@ TEST(Root, OfTheModuleMakesAnId) {
   EXPECT_THAT(nccl.value().file, HasSubstr("libnccl"));
   auto root = NcclRoot::start(WARREN_NCCL_ROOT_PROGRAM, WARREN_CUDA_MODULE, nccl.value(), kPatienceMs);
   ASSERT_TRUE(root.ok());
-  Result<std::optional<Exchange::Word::Id>> id = std::optional<Exchange::Word::Id>();
+  Result<std::optional<GpuExchange::Word::Id>> id = std::optional<GpuExchange::Word::Id>();
   ASSERT_TRUE(comes([&] {
     id = root.value()->id();
     return !id.ok() || id.value();
   }));
   ASSERT_TRUE(id.ok()) << id.status().describe();
-  EXPECT_NE(*id.value(), Exchange::Word::Id{});
+  EXPECT_NE(*id.value(), GpuExchange::Word::Id{});
 }
 #endif
 
@@ -279,8 +279,8 @@ class Exchanges : public ::testing::Test {
     }
   }
   OneRank& rank(int number) { return *ranks_[number]; }
-  void open(std::uint64_t epoch) {
-    for (const auto& one : ranks_) one->exchange.open(Epoch(epoch), one->rank, 2);
+  void open(std::uint64_t generation) {
+    for (const auto& one : ranks_) one->exchange.open(Generation(generation), one->rank, 2);
   }
   void close() {
     for (const auto& one : ranks_) one->exchange.close();
@@ -288,21 +288,21 @@ class Exchanges : public ::testing::Test {
   // As before each round: true if both are ready for it.
   bool agree(bool could = true) {
     for (const auto& one : ranks_) one->exchange.prepare();
-    const std::vector<Exchange::Word> words = {rank(0).exchange.word(could), rank(1).exchange.word(true)};
+    const std::vector<GpuExchange::Word> words = {rank(0).exchange.word(could), rank(1).exchange.word(true)};
     for (const auto& one : ranks_) one->exchange.heard(words);
     return words[0].ready && words[1].ready;
   }
   // Rank 0 gets so much from rank 1.
   struct Moved {
-    Exchange::Done received;
-    std::optional<Exchange::Done> sent;
+    GpuExchange::Done received;
+    std::optional<GpuExchange::Done> sent;
   };
   Moved move_one(std::size_t bytes) {
     auto in = rank(0).filled(bytes, std::byte{0}), out = rank(1).filled(bytes, std::byte{3});
     (void)rank(0).exchange.begin({{1, false, false, in.get(), bytes, in}});
     (void)rank(1).exchange.begin({{0, true, false, out.get(), bytes, out}});
     Moved moved;
-    std::optional<Exchange::Done> done;
+    std::optional<GpuExchange::Done> done;
     EXPECT_TRUE(move_until([&] {
       if (!moved.sent) moved.sent = rank(1).exchange.take_done();
       return moved.sent && (done = rank(0).exchange.take_done()).has_value();
@@ -337,7 +337,7 @@ TEST_F(Exchanges, MoveTurnsInTheirOrder) {
       Begun& b = begun[me].emplace_back();
       b.out = rank(me).filled(kBytes + turn, static_cast<std::byte>(10 * turn + static_cast<std::size_t>(me) + 1));
       b.in = rank(me).filled(kBytes + turn, std::byte{0});
-      Exchange::Turn messages(2);
+      GpuExchange::Turn messages(2);
       messages[0] = {1 - me, true, false, b.out.get(), kBytes + turn, b.out};
       messages[1] = {1 - me, false, turn == 1, b.in.get(), kBytes + turn, b.in};
       b.id = rank(me).exchange.begin(std::move(messages));
@@ -346,7 +346,7 @@ TEST_F(Exchanges, MoveTurnsInTheirOrder) {
   for (int me = 0; me < 2; me++) {
     SCOPED_TRACE(me);
     for (std::size_t turn = 0; turn < 3; turn++) {
-      std::optional<Exchange::Done> done;
+      std::optional<GpuExchange::Done> done;
       ASSERT_TRUE(move_until([&] { return (done = rank(me).exchange.take_done()).has_value(); }));
       EXPECT_TRUE(done->status.ok());
       const auto which = std::ranges::find(begun[me], done->id, &Begun::id);
@@ -372,19 +372,19 @@ TEST_F(Exchanges, MoveTurnsInTheirOrder) {
 // A process takes a while to be started, and words are asked for under the engine's lock.
 TEST_F(Exchanges, StartNoProcessWhereTheEngineWaits) {
   make(kPatienceMs);
-  rank(0).exchange.open(Epoch(1), 0, 2);
+  rank(0).exchange.open(Generation(1), 0, 2);
   rank(0).exchange.prepare();
   EXPECT_EQ(rank(0).roots, 0) << "a call that nobody has a word about, as a subgroup's";
   for (int i = 0; i < 3; i++) {
-    const Exchange::Word word = rank(0).exchange.word(true);
+    const GpuExchange::Word word = rank(0).exchange.word(true);
     EXPECT_TRUE(word.takes_part);
     EXPECT_FALSE(word.id);
   }
   EXPECT_EQ(rank(0).roots, 0);
   for (int i = 0; i < 3; i++) rank(0).exchange.prepare();
-  EXPECT_EQ(rank(0).roots, 1) << "one an epoch";
+  EXPECT_EQ(rank(0).roots, 1) << "one a generation";
   EXPECT_TRUE(comes([&] { return rank(0).exchange.word(true).id.has_value(); }));
-  rank(1).exchange.open(Epoch(1), 1, 2);
+  rank(1).exchange.open(Generation(1), 1, 2);
   rank(1).exchange.prepare();
   EXPECT_EQ(rank(1).roots, 0) << "that is rank 0's";
 }
@@ -455,7 +455,7 @@ TEST_F(Exchanges, AnErrorThatWasNoticedBeforeTheEndIsNoSuccess) {
     return rank(1).exchange.take_done().has_value();
   }));
   fake_gpu().controls.arm("query.reached", 0, FakeFault::kNoticed);
-  std::optional<Exchange::Done> done;
+  std::optional<GpuExchange::Done> done;
   ASSERT_TRUE(comes([&] {
     EXPECT_TRUE(rank(0).move().ok());
     return (done = rank(0).exchange.take_done()).has_value();
@@ -483,7 +483,7 @@ TEST_F(Exchanges, ComeToTheCpuWithoutPinnedMemoryToo) {
     (void)rank(0).exchange.begin({{1, false, true, in.get(), kBytes, in}});
     blocks.insert(blocks.end(), {out, in});
   }
-  std::vector<Exchange::Done> all;
+  std::vector<GpuExchange::Done> all;
   ASSERT_TRUE(move_until([&] {
     while (auto done = rank(0).exchange.take_done()) all.push_back(std::move(*done));
     return all.size() == 3;
@@ -496,8 +496,8 @@ TEST_F(Exchanges, ComeToTheCpuWithoutPinnedMemoryToo) {
   }
 }
 
-// The peer does not come. The epoch ends: nobody hears of it, and the memory is kept until NCCL is done with it.
-TEST_F(Exchanges, AnEpochThatEndsLeavesNothing) {
+// The peer does not come. The generation ends: nobody hears of it, and the memory is kept until NCCL is done with it.
+TEST_F(Exchanges, AGenerationThatEndsLeavesNothing) {
   make(kPatienceMs);
   open(1);
   ASSERT_TRUE(comes([&] { return agree(); }));
@@ -520,7 +520,7 @@ TEST_F(Exchanges, AnEpochThatEndsLeavesNothing) {
   EXPECT_TRUE(rank(0).warnings.empty());
 }
 
-TEST_F(Exchanges, AnEpochThatDoesNotEndIsTheEndOfALife) {
+TEST_F(Exchanges, AGenerationThatDoesNotEndIsTheEndOfALife) {
   make(kShortMs);
   open(1);
   ASSERT_TRUE(comes([&] { return agree(); }));
@@ -594,7 +594,7 @@ TEST_F(Exchanges, SumWhatGoesToSeveralOnce) {
   (void)rank(0).exchange.begin({{1, false, false, in.get(), kBytes, in},
                                 {1, false, false, in.get() + kBytes, kBytes, in},
                                 {1, false, false, in.get() + 2 * kBytes, kBytes - 1, in}});
-  std::optional<Exchange::Done> sent, received;
+  std::optional<GpuExchange::Done> sent, received;
   ASSERT_TRUE(move_until([&] {
     if (!sent) sent = rank(1).exchange.take_done();
     if (!received) received = rank(0).exchange.take_done();
@@ -609,19 +609,20 @@ TEST_F(Exchanges, SumWhatGoesToSeveralOnce) {
 // As often as it can be bad luck.
 TEST_F(Exchanges, ThatFailAgainAndAgainAreGivenUp) {
   make(kShortMs);
-  for (std::uint64_t epoch = 1; epoch <= 3; epoch++) {
-    open(epoch);
-    ASSERT_TRUE(comes([&] { return agree(); })) << epoch;
+  for (std::uint64_t generation = 1; generation <= 3; generation++) {
+    open(generation);
+    ASSERT_TRUE(comes([&] { return agree(); })) << generation;
     auto block = rank(0).filled(kMiB, std::byte{1});
     const std::uint64_t id = rank(0).exchange.begin({{1, false, false, block.get(), kMiB, block}});
-    std::optional<Exchange::Done> done;
+    std::optional<GpuExchange::Done> done;
     ASSERT_TRUE(move_until([&] { return (done = rank(0).exchange.take_done()).has_value(); }));
     EXPECT_EQ(done->id, id);
-    EXPECT_EQ(done->status.code(), Code::kPeerLost) << "which costs an epoch and no more";
+    EXPECT_EQ(done->status.code(), Code::kPeerLost) << "which costs a generation and no more";
     EXPECT_THAT(done->status.describe(), HasSubstr("nothing has come of a turn for 400 ms"));
     close();
-    ASSERT_EQ(rank(0).warnings.size(), epoch);
-    EXPECT_THAT(rank(0).warnings.back(), HasSubstr(epoch < 3 ? "until the next epoch" : "for the rest of this life"));
+    ASSERT_EQ(rank(0).warnings.size(), generation);
+    EXPECT_THAT(rank(0).warnings.back(),
+                HasSubstr(generation < 3 ? "until the next generation" : "for the rest of this life"));
   }
   open(4);
   for (int i = 0; i < 50; i++) {
@@ -665,33 +666,35 @@ TEST_F(Exchanges, ATurnIsLateFromWhenTheOneBeforeItHasEnded) {
 // Most failures are others' deaths.
 TEST_F(Exchanges, ThatFailNowAndThenGoOn) {
   make(kAfterWorkMs);
-  for (std::uint64_t epoch = 1; epoch <= 5; epoch++) {
-    open(epoch);
-    ASSERT_TRUE(comes([&] { return agree(); })) << epoch;
+  for (std::uint64_t generation = 1; generation <= 5; generation++) {
+    open(generation);
+    ASSERT_TRUE(comes([&] { return agree(); })) << generation;
     EXPECT_TRUE(move_one(kMiB).received.status.ok()) << "which proves nothing";
-    if (epoch == 3) rank(0).exchange.proved();
+    if (generation == 3) rank(0).exchange.proved();
     auto block = rank(0).filled(kMiB, std::byte{1});
     (void)rank(0).exchange.begin({{1, false, false, block.get(), kMiB, block}});
     ASSERT_TRUE(move_until([&] { return rank(0).exchange.take_done().has_value(); }));
     close();
-    ASSERT_EQ(rank(0).warnings.size(), epoch);
-    EXPECT_THAT(rank(0).warnings.back(), HasSubstr(epoch < 5 ? "until the next epoch" : "for the rest of this life"));
+    ASSERT_EQ(rank(0).warnings.size(), generation);
+    EXPECT_THAT(rank(0).warnings.back(),
+                HasSubstr(generation < 5 ? "until the next generation" : "for the rest of this life"));
   }
 }
 
 // NCCL, or the way that it takes, is of no use where it brings something else each time.
 TEST_F(Exchanges, WhatIsDistrustedAgainAndAgainIsGivenUp) {
   make(kPatienceMs);
-  for (std::uint64_t epoch = 1; epoch <= 3; epoch++) {
-    open(epoch);
-    ASSERT_TRUE(comes([&] { return agree(); })) << epoch;
+  for (std::uint64_t generation = 1; generation <= 3; generation++) {
+    open(generation);
+    ASSERT_TRUE(comes([&] { return agree(); })) << generation;
     EXPECT_TRUE(move_one(kMiB).received.status.ok());
     rank(0).exchange.distrust("it was something else");
     EXPECT_FALSE(rank(0).exchange.ready());
     close();
-    ASSERT_EQ(rank(0).warnings.size(), epoch);
+    ASSERT_EQ(rank(0).warnings.size(), generation);
     EXPECT_THAT(rank(0).warnings.back(), HasSubstr("NCCL has failed: it was something else"));
-    EXPECT_THAT(rank(0).warnings.back(), HasSubstr(epoch < 3 ? "until the next epoch" : "for the rest of this life"));
+    EXPECT_THAT(rank(0).warnings.back(),
+                HasSubstr(generation < 3 ? "until the next generation" : "for the rest of this life"));
   }
   open(4);
   EXPECT_FALSE(rank(0).exchange.word(true).takes_part);
@@ -700,16 +703,16 @@ TEST_F(Exchanges, WhatIsDistrustedAgainAndAgainIsGivenUp) {
 // A rank that dies while others join it: these have heard of nothing but that.
 TEST_F(Exchanges, ThatOthersDeathsHaveNotJoinedGoOn) {
   make(kPatienceMs);
-  for (std::uint64_t epoch = 1; epoch <= 4; epoch++) {
-    open(epoch);
-    std::vector<Exchange::Word> words(2);
+  for (std::uint64_t generation = 1; generation <= 4; generation++) {
+    open(generation);
+    std::vector<GpuExchange::Word> words(2);
     ASSERT_TRUE(comes([&] {
       for (int me = 0; me < 2; me++) {
         rank(me).exchange.prepare();
         words[static_cast<std::size_t>(me)] = rank(me).exchange.word(true);
       }
       return words[0].id && words[0].takes_part && words[1].takes_part;
-    })) << epoch;
+    })) << generation;
     // Rank 1 does not come.
     const std::uint64_t revoked = fake_gpu().controls.calls("nccl_revoke");
     fake_gpu().controls.arm("nccl_state", 0, FakeFault::kError);

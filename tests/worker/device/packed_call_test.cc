@@ -15,7 +15,7 @@
 #include "tests/sanitized.h"
 #include "tests/worker/device/fake_gpu.h"
 #include "worker/device/staging.h"
-#include "worker/fusion.h"
+#include "worker/session/fusion.h"
 
 namespace warren::worker {
 namespace {

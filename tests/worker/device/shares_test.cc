@@ -291,8 +291,8 @@ class Combines : public Shares {
   }
   DeviceCombines& combines() { return one_->staging.combines(); }
   // Of five ranks; those in `on_cpu` are not on the GPU.
-  Elsewhere::Work work(ReduceOp op, Bracketing bracketing, unsigned on_cpu = 0, std::size_t skip = 0) {
-    Elsewhere::Work work;
+  GpuWork::Work work(ReduceOp op, Bracketing bracketing, unsigned on_cpu = 0, std::size_t skip = 0) {
+    GpuWork::Work work;
     for (unsigned rank = 0; rank < 5; rank++) {
       if ((on_cpu >> rank & 1) != 0) {
         work.operands.emplace_back();
@@ -610,7 +610,7 @@ TEST_F(Combines, OneThatIsWhatIsMadeIsCopiedToWhereOthersReadIt) {
 // Finals that came from another host lie on the CPU, and go to where others read them.
 class Uploads : public Combines {
  protected:
-  Elsewhere::Work upload(int rank) {
+  GpuWork::Work upload(int rank) {
     auto what = work(ReduceOp::kNone, Bracketing::kChain);
     what.type = DataType::kCustom;
     what.operands = {{pinned(values_[rank]), false, keeper_}};
@@ -629,7 +629,7 @@ class Uploads : public Combines {
     fake_gpu().controls.release();
     one_.reset();
   }
-  void expect_there(const Elsewhere::Done& done, int rank) {
+  void expect_there(const GpuWork::Done& done, int rank) {
     ASSERT_NE(done.on_gpu.at, nullptr);
     EXPECT_EQ(done.made, nullptr);
     std::vector<float> on_gpu(kCount - 1);
@@ -699,7 +699,7 @@ TEST_F(Uploads, WaitForNoKernelAndHoldUpNone) {
     const bool kernel_hangs = std::string(where) == "stream.reduce";
     const std::uint64_t kernel = combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
     const std::uint64_t id = combines().begin(upload(1));
-    std::optional<Elsewhere::Done> done;
+    std::optional<GpuWork::Done> done;
     while (!done) {
       ASSERT_TRUE(combines().move().ok());
       done = combines().take_done();
@@ -759,7 +759,7 @@ TEST_F(Combines, ThatStayOnTheGpuWaitForRoomThere) {
     (void)combines().begin(std::move(stays));
   }
   const auto want = by_cpu(ReduceOp::kSum, Bracketing::kChain, all());
-  std::vector<Elsewhere::Done> done;
+  std::vector<GpuWork::Done> done;
   // Until as many are done, and some turns more, in which another one could be.
   const auto move = [&](std::size_t count) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -815,7 +815,7 @@ TEST_F(Combines, WithoutPinnedMemoryComeInPieces) {
     (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
     (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain, 0b00010));
   }
-  std::vector<Elsewhere::Done> done;
+  std::vector<GpuWork::Done> done;
   while (combines().busy()) {
     const auto moved = combines().move();
     ASSERT_TRUE(moved.ok()) << moved.status().describe();
@@ -855,7 +855,7 @@ TEST_F(Combines, ThatWaitForPinnedMemoryPushNoResultsOut) {
   (void)combines().begin(work(ReduceOp::kMax, Bracketing::kChain));
   for (int i = 0; i < 6; i++) ASSERT_TRUE(combines().move().ok());
   fake_gpu().controls.release();
-  std::vector<Elsewhere::Done> done;
+  std::vector<GpuWork::Done> done;
   while (combines().busy()) {
     ASSERT_TRUE(combines().move().ok());
     while (auto one = combines().take_done()) {

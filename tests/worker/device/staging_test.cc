@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "recovery/ranges.h"
+#include "recovery/base/ranges.h"
 #include "tests/worker/device/fake_gpu.h"
 #include "worker/device/device_library.h"
 #include "worker/kernels/reduce.h"

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
 #include "worker/kernels/reduce.h"
 
 namespace warren::worker {

@@ -12,8 +12,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "recovery/frame.h"
-#include "worker/form.h"
+#include "recovery/wire/frame.h"
+#include "worker/kernels/form.h"
 
 namespace warren::worker::test {
 

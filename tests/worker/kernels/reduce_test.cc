@@ -218,7 +218,7 @@ TEST_P(ReduceTest, CombinesLikeTheOracle) {
   });
 }
 
-// The bracketing of worker/form.h, written down anew.
+// The bracketing of worker/kernels/form.h, written down anew.
 template <class P>
 P bracketed(ReduceOp op, Bracketing bracketing, const std::vector<P>& values) {
   if (bracketing == Bracketing::kChain) {
@@ -301,7 +301,10 @@ TEST_P(ReduceTest, CombinesManyLikeTheOracle) {
   with_type([&]<class T>(T) {
     for (const ReduceOp op : kOps) {
       if (!is_defined(type_, op)) continue;
+      // Operations differ in no access to memory, and halves take minutes.
+      if (kAddressSanitized && is_half(type_) && op != ReduceOp::kSum && op != ReduceOp::kAverage) continue;
       for (const std::size_t count : {2, 3, 4, 5, 6, 7, 8, 11, 16, 37}) {
+        if (kAddressSanitized && is_half(type_) && count > 2 && count % 2 == 0) continue;
         const auto contributors = static_cast<std::uint32_t>(count);
         const Reducer reducer = make(type_, op, contributors);
         for (const Bracketing bracketing : {Bracketing::kChain, Bracketing::kBalanced}) {

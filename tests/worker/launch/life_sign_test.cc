@@ -87,10 +87,10 @@ TEST(LifeSign, TellsHowItsJobEnded) {
   sign.ended(Status(Code::kFinished, "the job is finished"), false);
   EXPECT_FALSE(v.in_unfinished_job());
   EXPECT_TRUE(v.cause().ok());
-  sign.ended(Status(Code::kDesync, "a\nb" + std::string(1000, 'x')), false);
+  sign.ended(Status(Code::kDesync, "4 ×\n5 \x1b" + std::string(1000, 'x')), false);
   sign.ended(Status(Code::kClosed, "later"), false);
   EXPECT_EQ(v.cause().code(), Code::kDesync);
-  EXPECT_EQ(v.cause().message(), "a?b" + std::string(kMostCauseBytes - 3, 'x'));
+  EXPECT_EQ(v.cause().message(), "4 × 5 ?" + std::string(kMostCauseBytes - 8, 'x'));
   EXPECT_FALSE(v.fenced());
 }
 

@@ -1,9 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "recovery/codec.h"
-#include "recovery/fetch_codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/codec.h"
+#include "recovery/wire/fetch_codec.h"
 #include "tests/worker/replay/net.h"
 #include "worker/replay/replayer.h"
 
@@ -15,7 +15,7 @@ wire::FetchRequest request_of(const RecordKey& key) {
   r.set_protocol(kProtocolVersion);
   r.set_sender(11);
   r.set_receiver(12);
-  r.set_epoch(3);
+  r.set_generation(3);
   r.set_id(5);
   r.set_kind(static_cast<std::uint32_t>(key.kind));
   r.set_timeline(key.round.timeline.value);
@@ -48,7 +48,7 @@ wire::FetchReply answer(const wire::FetchRequest& request, HostLogReader& reader
   EXPECT_LE(reply.ByteSizeLong(), limits::kMaxFetchReplyBytes);
   EXPECT_EQ(reply.sender(), 12U);
   EXPECT_EQ(reply.receiver(), 11U);
-  EXPECT_EQ(reply.epoch(), 3U);
+  EXPECT_EQ(reply.generation(), 3U);
   EXPECT_EQ(reply.id(), 5U);
   return reply;
 }

@@ -17,14 +17,14 @@
 #include <mutex>
 #include <thread>
 
-#include "recovery/codec.h"
-#include "recovery/fetch_codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/codec.h"
+#include "recovery/wire/fetch_codec.h"
 #include "storage/secret.h"
 #include "tests/flipping_proxy.h"
 #include "tests/worker/no_threads.h"
 #include "tests/worker/segments/fixture.h"
-#include "worker/plans.h"
+#include "worker/life/plans.h"
 #include "worker/replay/done_reader.h"
 
 namespace warren::worker {
@@ -89,7 +89,7 @@ class Node {
 
   void install(const wire::Plan& plan, std::int64_t timeout_ms = 60'000) {
     Replayer::Plan p;
-    p.epoch = Epoch(plan.epoch());
+    p.generation = Generation(plan.generation());
     p.self = rank_;
     p.timeout_ms = timeout_ms;
     for (const wire::Member& m : plan.members()) {
@@ -99,7 +99,7 @@ class Node {
     for (int i = 0; i < plan.servers_size(); ++i) {
       const wire::Member& m = plan.servers(i);
       p.peers.push_back(
-          {server_rank(plan, i), Incarnation(m.incarnation()), m.host_id(), m.domain_id(), false, Epoch(), true});
+          {server_rank(plan, i), Incarnation(m.incarnation()), m.host_id(), m.domain_id(), false, Generation(), true});
     }
     const std::lock_guard lock(mutex_);
     service_->install(plan);
@@ -240,7 +240,7 @@ class FetchServices : public ::testing::Test {
   Node& add() { return add(settings()); }
   wire::Plan plan() {
     wire::Plan p;
-    p.set_epoch(++epoch_);
+    p.set_generation(++generation_);
     for (const auto& node : nodes_) node->member(p, address_);
     return p;
   }
@@ -251,7 +251,7 @@ class FetchServices : public ::testing::Test {
 
   std::string address_ = "127.0.0.1";
   std::filesystem::path folder_;
-  std::uint64_t last_life_ = 100, epoch_ = 0;
+  std::uint64_t last_life_ = 100, generation_ = 0;
   std::vector<std::unique_ptr<Node>> nodes_;
 };
 
@@ -261,7 +261,7 @@ std::string listing(const wire::Plan& p, int from, int to, std::uint64_t id) {
   r.set_protocol(kProtocolVersion);
   r.set_sender(p.members(from).incarnation());
   r.set_receiver(p.members(to).incarnation());
-  r.set_epoch(p.epoch());
+  r.set_generation(p.generation());
   r.set_id(id);
   r.set_kind(1);
   r.set_version(1);
@@ -371,7 +371,7 @@ TEST_F(FetchServices, ServesWhileItFetches) {
   EXPECT_TRUE(second == bytes_of(1, kBytes));
 }
 
-TEST_F(FetchServices, ARequestWaitsForThePlanOfItsEpoch) {
+TEST_F(FetchServices, ARequestWaitsForThePlanOfItsGeneration) {
   add(settings(""));
   add(settings(""));
   const wire::Plan first = plan(), second = plan();
@@ -389,7 +389,7 @@ TEST_F(FetchServices, ARequestWaitsForThePlanOfItsEpoch) {
   EXPECT_EQ(answered(), 6U) << "the plan of the other one has not come";
   nodes_[0]->install(second);
   EXPECT_EQ(answered(), 5U);
-  // Of an older epoch, from a rank that is not in the plan, to another life.
+  // Of an older generation, from a rank that is not in the plan, to another life.
   member.send({listing(first, 1, 0, 7)});
   wire::Plan strange = second;
   strange.mutable_members(1)->set_incarnation(77);
@@ -421,7 +421,7 @@ TEST_F(FetchServices, WhoHasLeftServesWhatIsDone) {
   nodes_[1]->want(1, buffer);
   EXPECT_EQ(nodes_[1]->wait().status.code(), Code::kUnavailable);
   // What the first plan that named it called done is what it serves, whatever becomes of the job.
-  p.set_epoch(++epoch_);
+  p.set_generation(++generation_);
   p.mutable_frontier(0)->set_rounds(2);
   nodes_[2]->service().install(p);
   for (int i = 0; i < 2; ++i) nodes_[static_cast<std::size_t>(i)]->install(p, 300);
@@ -431,7 +431,7 @@ TEST_F(FetchServices, WhoHasLeftServesWhatIsDone) {
   EXPECT_TRUE(nodes_[1]->wait().status.ok());
 }
 
-// A spare is in no plan; the ranks go on to other epochs while it asks.
+// A spare is in no plan; the ranks go on to other generations while it asks.
 TEST_F(FetchServices, ASpareFetchesACheckpointFromTheMembersOfAnOlderPlan) {
   for (int i = 0; i < 3; ++i) add();
   const RecordKey key{RecordKind::kGlobal, {Timeline(0), kWorldGroup, Version(2), Sequence(0)}};
@@ -592,7 +592,7 @@ TEST_F(FetchServices, BadRepliesAreNotHanded) {
                           });
   ASSERT_TRUE(service.ok());
   wire::Plan p;
-  p.set_epoch(1);
+  p.set_generation(1);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     wire::Member& m = *p.add_members();
     m.set_rank(rank);
@@ -619,7 +619,7 @@ TEST_F(FetchServices, BadRepliesAreNotHanded) {
     reply.set_protocol(kProtocolVersion);
     reply.set_sender(102);
     reply.set_receiver(101);
-    reply.set_epoch(1);
+    reply.set_generation(1);
     reply.set_id(id);
     reply.set_data(true);
     wire::FetchEntry& e = *reply.add_entries();

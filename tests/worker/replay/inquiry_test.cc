@@ -13,13 +13,13 @@ using Sends = std::vector<Replayer::Send>;
 
 constexpr RoundId kRound{Timeline(2), kWorldGroup, Version(5), Sequence(7)};
 
-Incarnation life(std::int32_t rank, std::uint64_t epoch = 1) {
-  return Incarnation(1000 * epoch + static_cast<std::uint64_t>(rank));
+Incarnation life(std::int32_t rank, std::uint64_t generation = 1) {
+  return Incarnation(1000 * generation + static_cast<std::uint64_t>(rank));
 }
 // Rank 0 of so many; those from `fresh` on are new.
-Replayer::Plan plan(std::int32_t size, std::uint64_t epoch = 1, std::int32_t fresh = INT32_MAX) {
+Replayer::Plan plan(std::int32_t size, std::uint64_t generation = 1, std::int32_t fresh = INT32_MAX) {
   Replayer::Plan p;
-  p.epoch = Epoch(epoch);
+  p.generation = Generation(generation);
   p.self = Rank(0);
   p.timeout_ms = 10'000;
   for (std::int32_t r = 0; r < size; ++r) p.peers.push_back({Rank(r), life(r), "h", "h", r >= fresh});
@@ -156,7 +156,7 @@ TEST(Inquiry, AWorldOfOneNeedsNobody) {
   EXPECT_EQ(a.inquiry.answer()->word, RoundWord::kAsks);
 }
 
-TEST(Inquiry, WhatCameInAnOlderEpochDoesNotCount) {
+TEST(Inquiry, WhatCameInAnOlderGenerationDoesNotCount) {
   Asker a;
   a.install(plan(3, 1));
   a.ask();
@@ -170,7 +170,7 @@ TEST(Inquiry, WhatCameInAnOlderEpochDoesNotCount) {
   EXPECT_EQ(a.sends.size(), 2u) << "it is asked again";
   a.answer(old[1], RoundWord::kRound);
   a.answer(a.sends[1], RoundWord::kAsks);
-  EXPECT_EQ(a.inquiry.answer(), std::nullopt) << "rank 1 has said nothing in this epoch";
+  EXPECT_EQ(a.inquiry.answer(), std::nullopt) << "rank 1 has said nothing in this generation";
   a.answer(a.sends[0], RoundWord::kAsks);
   EXPECT_NE(a.inquiry.answer(), std::nullopt);
 }

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "recovery/check.h"
-#include "recovery/fetch_codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/check.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/fetch_codec.h"
 
 namespace warren::worker::replaytest {
 
@@ -80,7 +80,7 @@ void Net::replace(std::int32_t rank) {
 }
 
 void Net::install() {
-  plan.epoch = plan.epoch.next();
+  plan.generation = plan.generation.next();
   plan.peers.clear();
   for (const Life& l : lives) plan.peers.push_back({l.rank, l.self, l.host, l.domain, l.fresh, l.since, l.server});
   std::vector<Replayer::Send> out;

@@ -33,7 +33,7 @@ struct Life {
   Incarnation self;
   std::string host, domain;
   bool fresh = false;
-  Epoch since;
+  Generation since;
   bool server = false;
   bool alive = true;
   std::shared_ptr<SegmentMemory> memory;
@@ -59,7 +59,7 @@ class Net {
   void replace(std::int32_t rank);
   void attach(std::int32_t reader, std::int32_t of);
 
-  void install();  // of the next epoch
+  void install();  // of the next generation
   void suspend();
   std::uint64_t want(Replayer::Want want);
   // A want for [begin, end) of `key`, to `buffer`, which is as long as the whole result.

@@ -1,6 +1,6 @@
-// Random jobs: who holds what, what gets lost, copied, late or damaged, who dies, when epochs change. Whatever happens,
-// what is delivered is right; and once faults stop, every want ends: with its bytes if anybody holds them, with a gap
-// if nobody does.
+// Random jobs: who holds what, what gets lost, copied, late or damaged, who dies, when generations change. Whatever
+// happens, what is delivered is right; and once faults stop, every want ends: with its bytes if anybody holds them,
+// with a gap if nobody does.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ struct Job {
     net.faults.most_delay_ms = draw.one_in(2) ? 300 : 3;
   }
 
-  // Between epochs: some rank's process is another one; its host keeps the old segment.
+  // Between generations: some rank's process is another one; its host keeps the old segment.
   void lose_a_rank() {
     if (net.lives.size() < 2) return;
     const auto rank = static_cast<std::int32_t>(1 + draw.below(net.lives.size() - 1));

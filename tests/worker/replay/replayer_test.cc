@@ -164,7 +164,7 @@ TEST(Replayer, AlsoAShortResultIsStriped) {
   for (std::int32_t rank = 1; rank <= 3; ++rank) EXPECT_GE(net.payload_of[rank], kBytes / 6) << rank;
 }
 
-TEST(Replayer, AnEpochLaterNothingIsFetchedTwice) {
+TEST(Replayer, AGenerationLaterNothingIsFetchedTwice) {
   constexpr std::uint64_t kRounds = 12, kBytes = std::uint64_t{1} << 20;
   Net net({"host-1"}, 1, std::size_t{16} << 20);
   for (std::uint64_t s = 0; s < kRounds; ++s) net.life(1).publish(round_key(s), kBytes);
@@ -467,7 +467,7 @@ TEST(Replayer, AGapIsNotBelievedWhileARankOfAHostIsSilent) {
     };
     auto buffer = buffer_of(1000);
     net.want(key, buffer);
-    EXPECT_FALSE(net.run(20'000)) << "its loss would be noticed, and end the epoch";
+    EXPECT_FALSE(net.run(20'000)) << "its loss would be noticed, and end the generation";
     EXPECT_THAT(asked, ElementsAre(1, 2, 3));
     silent = false;
     ASSERT_TRUE(net.run()->status.ok());
@@ -1132,7 +1132,7 @@ TEST(Replayer, LogAgainWhatOnlyDeadLivesOfTheHostHold) {
   EXPECT_EQ(done->log_again, Ranges(200, 600));
 }
 
-TEST(Replayer, RepliesOfOlderEpochsAreIgnored) {
+TEST(Replayer, RepliesOfOlderGenerationsAreIgnored) {
   Net net({"host-1"});
   const RecordKey key = round_key(17);
   net.life(1).publish(key, 1000);
@@ -1145,7 +1145,7 @@ TEST(Replayer, RepliesOfOlderEpochsAreIgnored) {
   auto buffer = buffer_of(1000);
   net.want(key, buffer);
   net.run_for(10);
-  ASSERT_EQ(old.epoch(), 1U);
+  ASSERT_EQ(old.generation(), 1U);
   std::vector<Replayer::Send> out;
   net.suspend();
   net.replayer->on_reply(Rank(1), old, net.now, out);
@@ -1155,15 +1155,15 @@ TEST(Replayer, RepliesOfOlderEpochsAreIgnored) {
   EXPECT_EQ(net.replayer->describe(), "waits for the next plan to replay " + to_string(key.round));
   net.install();
   net.replayer->on_reply(Rank(1), old, net.now, out);
-  old.set_epoch(2);
+  old.set_generation(2);
   net.replayer->on_reply(Rank(1), old, net.now, out);
-  EXPECT_TRUE(out.empty()) << "an id of the older epoch";
+  EXPECT_TRUE(out.empty()) << "an id of the older generation";
   net.on_reply = nullptr;
   ASSERT_TRUE(net.run()->status.ok());
   EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
 }
 
-TEST(Replayer, RepliesOfOtherLivesAndEpochsAreIgnored) {
+TEST(Replayer, RepliesOfOtherLivesAndGenerationsAreIgnored) {
   Net net({"host-1", "host-2"});
   const RecordKey key = round_key(17);
   net.life(1).publish(key, 1000);
@@ -1179,7 +1179,7 @@ TEST(Replayer, RepliesOfOtherLivesAndEpochsAreIgnored) {
     net.replayer->on_reply(from, forged, net.now, out);
     net.replayer->on_reply(from == Rank(1) ? Rank(2) : Rank(1), reply, net.now, out);
     forged = reply;
-    forged.set_epoch(reply.epoch() + 1);
+    forged.set_generation(reply.generation() + 1);
     net.replayer->on_reply(from, forged, net.now, out);
     EXPECT_TRUE(out.empty());
     data += reply.data();
@@ -1192,7 +1192,7 @@ TEST(Replayer, RepliesOfOtherLivesAndEpochsAreIgnored) {
   EXPECT_EQ(data, 1);
 }
 
-TEST(Replayer, WantsStayOverAnEpoch) {
+TEST(Replayer, WantsStayOverAGeneration) {
   constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
   Net net({"host-1", "host-2"}, 1, std::size_t{24} << 20);
   const RecordKey key = round_key(0);
@@ -1271,11 +1271,11 @@ TEST(Replayer, TheNewestLifeOfAHostRefills) {
   net.install();
   EXPECT_TRUE(refills(all)) << "the first of equals";
   EXPECT_FALSE(refills({Rank(1), Rank(2), Rank(3)})) << "it is none of them";
-  net.life(2).since = net.life(3).since = Epoch(5);
+  net.life(2).since = net.life(3).since = Generation(5);
   net.install();
   EXPECT_FALSE(refills(all)) << "rank 2 has everything before it";
   EXPECT_TRUE(refills({Rank(0), Rank(1), Rank(3)})) << "rank 3 is elsewhere";
-  net.life(0).since = Epoch(6);
+  net.life(0).since = Generation(6);
   net.install();
   EXPECT_TRUE(refills(all));
   net.plan.replicas = 1;

@@ -191,7 +191,7 @@ TEST(Choice, OfAnAllreduceIsDirectOnlyWhereItWasMeasured) {
   EXPECT_EQ(chosen(Collective::kAllgather, 9, 1 << 20, {only(&Network::hop_ns)}), Algorithm::kDirect);
 }
 
-// Calls by ring are made alone (worker/fusion.h).
+// Calls by ring are made alone (worker/session/fusion.h).
 TEST(Choice, OfOneRankAloneIsNoRing) {
   EXPECT_NE(choose({Collective::kAllreduce, 1, 1000, 256 << 10, 2}, default_costs()), Algorithm::kRing);
 }

@@ -4,7 +4,7 @@
 #include <functional>
 #include <numeric>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 
 namespace warren::schedule::symbolic {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "recovery/check.h"
+#include "recovery/base/check.h"
 #include "tests/worker/schedule/layout.h"
 
 namespace warren::schedule::symbolic {

@@ -33,8 +33,8 @@ struct Node : LogLife {
       if (!refuse.ok()) return refuse;
       return log->attach(life, mapped.bytes, mapped.keeper);
     };
-    events.complete = [this](Epoch epoch) { complete.push_back(epoch.value); };
-    events.failed = [this](Epoch, Rank mate, const Status& why) { failed.emplace(mate.value, why); };
+    events.complete = [this](Generation generation) { complete.push_back(generation.value); };
+    events.failed = [this](Generation, Rank mate, const Status& why) { failed.emplace(mate.value, why); };
     events.borrowed = [this](Incarnation life, std::uint32_t number, MappedSegment mapped) {
       EXPECT_TRUE(borrowed.try_emplace({life, number}, std::move(mapped)).second);
       ++ever_borrowed;
@@ -48,7 +48,7 @@ struct Node : LogLife {
     exchange = std::move(SegmentExchange::create(job, key_of(key), self, memory, std::move(events))).value();
   }
   [[nodiscard]] SegmentExchange::Mate mate() const { return {Rank(rank), self, exchange->socket()}; }
-  [[nodiscard]] bool done(std::uint64_t epoch) const { return !complete.empty() && complete.back() == epoch; }
+  [[nodiscard]] bool done(std::uint64_t generation) const { return !complete.empty() && complete.back() == generation; }
 
   int rank;
   Status refuse;
@@ -75,19 +75,19 @@ class SegmentExchangeTest : public testing::Test {
     return *nodes_[rank];
   }
   Node& node(int rank) { return *nodes_.at(rank); }
-  void begin(int rank, std::uint64_t epoch) {
+  void begin(int rank, std::uint64_t generation) {
     SegmentExchange::Membership m;
-    m.epoch = Epoch(epoch);
+    m.generation = Generation(generation);
     m.self = Rank(rank);
     m.timeout_ms = 2000;
     for (auto& [r, n] : nodes_) {
       if (r != rank) m.mates.push_back(n->mate());
     }
-    node(rank).exchange->end_epoch();
-    node(rank).exchange->begin_epoch(std::move(m), now_);
+    node(rank).exchange->end_generation();
+    node(rank).exchange->begin_generation(std::move(m), now_);
   }
-  void begin_all(std::uint64_t epoch) {
-    for (auto& [r, n] : nodes_) begin(r, epoch);
+  void begin_all(std::uint64_t generation) {
+    for (auto& [r, n] : nodes_) begin(r, generation);
   }
   // A virtual clock that moves only when nothing else does.
   bool run_until(const std::function<bool()>& done) {
@@ -101,8 +101,8 @@ class SegmentExchangeTest : public testing::Test {
     }
     return false;
   }
-  bool run_until_all(std::uint64_t epoch) {
-    return run_until([&] { return std::ranges::all_of(nodes_, [&](auto& n) { return n.second->done(epoch); }); });
+  bool run_until_all(std::uint64_t generation) {
+    return run_until([&] { return std::ranges::all_of(nodes_, [&](auto& n) { return n.second->done(generation); }); });
   }
   void run_for(std::int64_t ms) {
     const TimeMs end = now_ + ms;
@@ -184,7 +184,7 @@ TEST_F(SegmentExchangeTest, MemoryIsLentToTheLivingAndTakenBack) {
   }
   node(0).exchange->take_back(1);
   ASSERT_TRUE(run_until([&] { return node(1).borrowed.size() == 1 && node(2).borrowed.size() == 1; }));
-  // The next epoch goes on with what there is; a new life gets it, and a life that is over is not asked.
+  // The next generation goes on with what there is; a new life gets it, and a life that is over is not asked.
   add(2, 200);
   begin_all(2);
   ASSERT_TRUE(run_until_all(2));
@@ -289,7 +289,7 @@ TEST_F(SegmentExchangeTest, ItIsNotCompleteBeforeTheMateHasTakenThePlan) {
     EXPECT_TRUE(node(1 - first).log->attached().empty());
     begin(1 - first, 1);
     ASSERT_TRUE(run_until_all(1));
-    // The same for the next epoch, in which nothing is missing.
+    // The same for the next generation, in which nothing is missing.
     begin(first, 2);
     run_for(500);
     EXPECT_FALSE(node(first).done(2));
@@ -371,7 +371,7 @@ TEST_F(SegmentExchangeTest, AMateThatDoesNotAnswerIsReportedOnce) {
   node(0).failed.clear();
   run_for(3000);
   EXPECT_TRUE(node(0).failed.empty());
-  // The next epoch is a new try.
+  // The next generation is a new try.
   begin_all(2);
   EXPECT_TRUE(run_until_all(2));
 }
@@ -379,9 +379,9 @@ TEST_F(SegmentExchangeTest, AMateThatDoesNotAnswerIsReportedOnce) {
 TEST_F(SegmentExchangeTest, AMateThatHasGoneIsReported) {
   add(0, 100);
   const Node& gone = add(1, 101);
-  SegmentExchange::Membership m{Epoch(1), Rank(0), {gone.mate()}, 300};
+  SegmentExchange::Membership m{Generation(1), Rank(0), {gone.mate()}, 300};
   nodes_.erase(1);
-  node(0).exchange->begin_epoch(std::move(m), now_);
+  node(0).exchange->begin_generation(std::move(m), now_);
   ASSERT_TRUE(run_until([&] { return !node(0).failed.empty(); }));
   EXPECT_THAT(node(0).failed.at(1).describe(), HasSubstr("Connection refused"));
 }
@@ -398,20 +398,20 @@ TEST_F(SegmentExchangeTest, AMateThatCannotMapOursSaysSo) {
   EXPECT_TRUE(node(1).complete.empty());
 }
 
-// It is asked again in each epoch, and need not be waited for.
-TEST_F(SegmentExchangeTest, AMateThatCouldNotMapOursIsAskedAgainInTheNextEpoch) {
+// It is asked again in each generation, and need not be waited for.
+TEST_F(SegmentExchangeTest, AMateThatCouldNotMapOursIsAskedAgainInTheNextGeneration) {
   add(0, 100);
   add(1, 101).refuse = Status(Code::kUnavailable, "no address space");
   begin_all(1);
   ASSERT_TRUE(run_until([&] { return !node(0).failed.empty() && !node(1).failed.empty(); }));
   for (const auto& [r, n] : nodes_) {
-    n->exchange->end_epoch();
+    n->exchange->end_generation();
     n->failed.clear();
   }
   begin_all(2);
   ASSERT_TRUE(run_until([&] { return !node(0).failed.empty() && !node(1).failed.empty(); }));
   EXPECT_THAT(node(0).failed.at(1).describe(), HasSubstr("could not map it"));
-  for (const auto& [r, n] : nodes_) n->exchange->end_epoch();
+  for (const auto& [r, n] : nodes_) n->exchange->end_generation();
   node(1).refuse = Status();
   begin_all(3);
   EXPECT_TRUE(run_until_all(3));
@@ -485,7 +485,8 @@ TEST_F(SegmentExchangeTest, StrangersGetNothingAndHoldNobodyUp) {
 TEST_F(SegmentExchangeTest, WhatIsNotASegmentIsNotTaken) {
   Node& n = add(0, 100);
   // Of two ranks the lower one connects.
-  n.exchange->begin_epoch({Epoch(1), Rank(9), {{Rank(7), Incarnation(107), "nobody-listens-here"}}, 300}, now_);
+  n.exchange->begin_generation({Generation(1), Rank(9), {{Rank(7), Incarnation(107), "nobody-listens-here"}}, 300},
+                               now_);
   const LogLife other(50);
   const OwnedFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(unsealed.get(), kSegmentBytes), 0);
@@ -521,7 +522,7 @@ TEST_F(SegmentExchangeTest, WhatIsNotASegmentIsNotTaken) {
 TEST_F(SegmentExchangeTest, PacketsThatAreRubbishEndTheConnection) {
   add(0, 100);
   const Incarnation mate(107);
-  node(0).exchange->begin_epoch({Epoch(1), Rank(9), {{Rank(7), mate, "nobody-listens-here"}}, 300}, now_);
+  node(0).exchange->begin_generation({Generation(1), Rank(9), {{Rank(7), mate, "nobody-listens-here"}}, 300}, now_);
   const std::size_t before = open_descriptors();
   struct Packet {
     std::uint32_t magic, kind;
@@ -631,12 +632,13 @@ struct Shared {
 };
 
 // Rank 1 of two: exchanges, tells how many segments it has got, then publishes until it is killed.
-[[noreturn]] void run_life(Shared& shared, Incarnation self, const SegmentExchange::Mate& mate, std::uint64_t epoch) {
+[[noreturn]] void run_life(Shared& shared, Incarnation self, const SegmentExchange::Mate& mate,
+                           std::uint64_t generation) {
   Node me(1, self.value);
   std::memcpy(shared.socket, me.exchange->socket().data(), me.exchange->socket().size());
   shared.named = true;
-  me.exchange->begin_epoch({Epoch(epoch), Rank(1), {mate}, 20'000}, TimeMs{0});
-  while (!me.done(epoch)) {
+  me.exchange->begin_generation({Generation(generation), Rank(1), {mate}, 20'000}, TimeMs{0});
+  while (!me.done(generation)) {
     std::vector<pollfd> fds;
     me.exchange->collect_pollfds(fds);
     (void)::poll(fds.data(), fds.size(), 20);
@@ -687,8 +689,8 @@ TEST_F(SegmentExchangeTest, LivesThatAreKilledInMidPublishLoseNothing) {
     ASSERT_GE(child, 0);
     if (child == 0) run_life(*shared, life, survivor.mate(), i);
     while (!shared->named.load()) ::sched_yield();
-    survivor.exchange->end_epoch();
-    survivor.exchange->begin_epoch({Epoch(i), Rank(0), {{Rank(1), life, shared->socket}}, 20'000}, now_);
+    survivor.exchange->end_generation();
+    survivor.exchange->begin_generation({Generation(i), Rank(0), {{Rank(1), life, shared->socket}}, 20'000}, now_);
     ASSERT_TRUE(run_until([&] { return survivor.done(i) && shared->attached.load() >= 0; }) || [&] {
       // The virtual clock is no measure of another process' time.
       while (!(survivor.done(i) && shared->attached.load() >= 0)) {
@@ -712,8 +714,8 @@ TEST_F(SegmentExchangeTest, LivesThatAreKilledInMidPublishLoseNothing) {
     survivor.exchange->forget(life);
     survivor.log->detach(life);
   }
-  survivor.exchange->end_epoch();
-  survivor.exchange->begin_epoch({Epoch(99), Rank(0), {}, 1000}, now_);
+  survivor.exchange->end_generation();
+  survivor.exchange->begin_generation({Generation(99), Rank(0), {}, 1000}, now_);
   EXPECT_EQ(open_descriptors(), before);
   ::munmap(memory, 4096);
 }

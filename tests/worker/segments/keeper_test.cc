@@ -114,9 +114,10 @@ TEST_F(SegmentKeeperTest, ForgettingClosesThatLifeAlone) {
 // lives, and may have a place next. One that lives and was not called is in no plan that anybody could still go by.
 TEST_F(SegmentKeeperTest, WhoIsCalledWithOthersForgetsNoneOfThem) {
   start();
-  const auto offer_called = [&](const LogLife& life, std::uint64_t epoch) {
+  const auto offer_called = [&](const LogLife& life, std::uint64_t generation) {
     return std::move(KeeperLink::offer(keeper_->environment(),
-                                       {"job", "host", "w", life.self, life.memory, Epoch(epoch)}, kTimeoutMs))
+                                       {"job", "host", "w", life.self, life.memory, Generation(generation)},
+                                       kTimeoutMs))
         .value();
   };
   const LogLife dead(1), fenced(2), earlier(3), first(4), second(5), later(6);

@@ -1,0 +1,490 @@
+// Workers beyond the world's size: who waits, who is called for the place of a rank that was lost, and when
+// (docs/decisions/0015-spares.md). Which of them is chosen is in spares.h.
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "recovery/base/limits.h"
+#include "recovery/decide/spares.h"
+#include "recovery/tracker/tracker_machine.h"
+#include "recovery/tracker/transitions.h"
+#include "recovery/wire/codec.h"
+
+namespace warren {
+
+using tracker_effect::Drop;
+using tracker_effect::Send;
+
+namespace {
+// All others have answered: so much later whoever others have lost their links to, and who has not, is taken for dead.
+constexpr std::int64_t kSuspectMs = 20;
+// A spare that was called and is silent for so many heartbeat intervals is passed over.
+constexpr std::int64_t kIntervalsToAnswer = 2;
+// Of plans that spares are told, in a millisecond.
+constexpr std::size_t kSparePlanBytesAMs = std::size_t{32} << 10;
+}  // namespace
+
+bool TrackerMachine::is_spare(Incarnation who, const wire::Join& join, TimeMs now) const {
+  if (join.spare()) return true;
+  if (join.called() != 0) return !answers_call(who, join);
+  if (!join.waits() || !has_places()) return false;
+  const auto place = place_of(join.worker_id());
+  // The job has gone on without it, and goes on.
+  if (place && state_ == State::kRunning && absent(*place)) return true;
+  return !place || given_away(*place, now);
+}
+
+bool TrackerMachine::answers_call(Incarnation who, const wire::Join& join) const {
+  const auto spare = spares_.find(join.worker_id());
+  if (state_ != State::kGathering || !has_places() || spare == spares_.end() || spare->second.life != who ||
+      !spare->second.call || Generation(join.called()) != generation_) {
+    return false;
+  }
+  // Its own place needs no room among those who wait for others'.
+  return spare->second.call->place == place_of(join.worker_id()) || candidates() < free_places_.size();
+}
+
+void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
+  const std::string& worker = join.worker_id();
+  const auto place = place_of(worker);
+  const bool known = spares_.contains(worker);
+  if (!known && spares_.size() == limits::kMaxSpares) {
+    count(Transition::join_refused_no_place);
+    return refuse(who, Code::kRefused,
+                  std::to_string(limits::kMaxSpares) + " spares of job " + options_.job +
+                      " wait already, which is the limit; start fewer",
+                  effects);
+  }
+  if (place && state_ == State::kRunning && absent(*place)) {
+    count(Transition::waits_to_come_in);
+  } else if (place && state_ == State::kRunning) {
+    if (refuse_finalized(*place, who, effects)) return;
+    replace_member(*place, join.attempt(), now, effects);
+  }
+  if (waiting_.contains(worker)) replace_waiting(worker, effects);
+  if (const auto found = spares_.find(worker); found != spares_.end() && found->second.life != who) {
+    replace_spare(worker, effects);
+  }
+  auto found = spares_.find(worker);
+  const bool repeated = found != spares_.end();
+  if (repeated) {
+    count(Transition::spare_repeated);
+  } else {
+    count(Transition::spare_waits);
+    ++joins_;
+    found = spares_.emplace(worker, Spare{who, join.host_id(), join.domain_id(), ++arrivals_, now, {}}).first;
+    spares_by_incarnation_[who] = worker;
+    passed_over_.erase(join.host_id());  // who did not answer may be gone: this one has not been asked
+    log(Severity::kInfo, "spare_waits",
+        "worker " + worker + " on host " + join.host_id() +
+            (absent_ != 0 ? " waits until a version is committed, to come into job " : " waits as a spare of job ") +
+            options_.job + ", which has " + std::to_string(spares_.size()) + (absent_ != 0 ? " that wait" : "") +
+            (join.attempt() == 0 ? "" : " (started again " + std::to_string(join.attempt()) + " times)"),
+        effects, {{"worker", worker}});
+  }
+  arm(now + timeout_ms());
+  const Version followed(join.followed().version());
+  if (followed.value != 0 && found->second.followed.value == 0) {
+    log(Severity::kInfo, "spare_follows",
+        "spare " + worker + " on host " + join.host_id() + " holds version " +
+            std::to_string(followed.value - version_of_program(0).value) + " of job " + options_.job +
+            ", and those to come",
+        effects, {{"worker", worker}});
+  }
+  found->second.followed = followed;
+  if (found->second.call && join.called() == 0) {
+    count(Transition::spare_call_repeated);
+    send_called(found->second, effects);
+  } else {
+    send_spare_welcome(who, Generation(join.called()), join.has_followed() ? &join.followed() : nullptr, &found->second,
+                       now, effects);
+  }
+  if (place && members_[*place].state == MemberState::kStopping) {
+    // A new life of a worker says that the old one has stopped.
+    count(Transition::join_while_stopping);
+    lose(*place);
+    return maybe_gather(now, effects);
+  }
+  // Whether it can be of use now is not looked at for each word of each spare: that costs as much as there are ranks.
+  if (repeated) {
+    // Nobody is called but to a place, and while it is free.
+    if (state_ == State::kGathering && has_places()) arm(std::max(now, looked_for_spares_ + interval_ms()));
+    return;
+  }
+  call_spares(now, effects);
+}
+
+TrackerMachine::Spare TrackerMachine::take_spare(const std::string& worker) {
+  const auto found = spares_.find(worker);
+  Spare spare = std::move(found->second);
+  spares_.erase(found);
+  spares_by_incarnation_.erase(spare.life);
+  if (spare.call) calls_.erase(spare.call->place);
+  return spare;
+}
+
+void TrackerMachine::replace_spare(const std::string& worker, Effects& effects) {
+  count(Transition::spare_replaced);
+  const Incarnation old_life = take_spare(worker).life;
+  retire(old_life);
+  refuse_replaced(old_life, "worker " + worker, effects);
+}
+
+void TrackerMachine::displace(const std::string& worker, Effects& effects) {
+  const Waiting& w = waiting_.at(worker);
+  const Incarnation who(w.member.incarnation());
+  if (!w.member.waits() || spares_.size() == limits::kMaxSpares) {
+    count(Transition::candidate_displaced);
+    remove_waiting(worker);
+    retire(who);
+    return refuse(
+        who, Code::kRefused,
+        "no place in job " + options_.job + " for worker " + worker + ": the workers it waited to replace are back",
+        effects);
+  }
+  count(Transition::spare_displaced);
+  const Generation called = w.called;
+  // Called in vain, it is not called again for this interrupt.
+  if (called.value != 0 && !holds(w)) found_nothing_.insert(w.member.host_id());
+  Spare spare{who, w.member.host_id(), w.member.domain_id(), w.arrival, w.heard, {}};
+  remove_waiting(worker);
+  spares_.emplace(worker, std::move(spare));
+  spares_by_incarnation_[who] = worker;
+  send_spare_welcome(who, called, nullptr, nullptr, {}, effects);
+}
+
+// A life of this host has joined that looked at its memory before all members had stopped. What ranks of the host may
+// have completed since is not in what it said: who takes such a rank's place must have looked later, at the same memory
+// (I1). Its own worker does.
+void TrackerMachine::give_places_back_to(const std::string& host_id, Effects& effects) {
+  const auto of_host = [&](std::size_t place) { return plan_.members(static_cast<int>(place)).host_id() == host_id; };
+  std::vector<std::string> strangers;
+  for (const auto& [place, worker] : takers_) {
+    if (of_host(place) && waiting_.at(worker).member.host_id() != host_id) strangers.push_back(worker);
+  }
+  for (const std::string& worker : strangers) displace(worker, effects);
+  std::vector<std::size_t> called;
+  for (const auto& [place, worker] : calls_) {
+    if (of_host(place) && spares_.at(worker).host_id != host_id) called.push_back(place);
+  }
+  for (const std::size_t place : called) end_call(place);
+}
+
+void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
+  if (state_ != State::kGathering || !has_places() || spares_.empty()) return;
+  looked_for_spares_ = now;
+  pass_over_silent(now);
+  call_owners(now, effects);
+  for (const auto& [place, worker] : calls_) arm(answer_due(spares_.at(worker)));
+  const std::size_t spoken_for = candidates() + calls_.size();
+  if (spoken_for >= free_places_.size() || calls_.size() == spares_.size()) return;
+  const bool late = now >= since_ + timeout_ms();
+  if (!late) arm(since_ + timeout_ms());
+  // All start again after a rollback, and when none has survived: their places are theirs.
+  const bool at_once = interrupt_.resume() && survivors_ != 0;
+  if (!at_once && !late) return;
+
+  std::set<std::string> looked_early;  // hosts
+  for (const auto& [worker, w] : waiting_) {
+    if (!w.report && w.called.value == 0) looked_early.insert(w.member.host_id());
+  }
+  // Where there are places that nobody has had, those come last without whose workers the job goes on: they may return.
+  std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
+  const auto may_return = [this](std::size_t rank) { return absent(rank) && !vacant(rank); };
+  const bool vacancies = count_vacant() != 0;
+  if (vacancies) std::stable_partition(free.begin(), free.end(), std::not_fn(may_return));
+  std::vector<std::size_t> ranks;
+  std::vector<FreePlace> places;
+  for (const std::size_t rank : free) {
+    const wire::Member& m = plan_.members(static_cast<int>(rank));
+    if (takers_.contains(rank) || calls_.contains(rank) || (!late && !m.waits() && !is_vacant(m))) continue;
+    if (places.size() == free_places_.size() - spoken_for) break;
+    ranks.push_back(rank);
+    const bool replaced = leaves_ && rank_of(leaves_->life) == rank;
+    places.push_back({m.host_id(), m.domain_id(), logged() && looked_early.contains(m.host_id()), replaced});
+  }
+  std::vector<std::string> workers;
+  std::vector<IdleSpare> idle;
+  for (const auto& [worker, spare] : spares_) {
+    const auto own = place_of(worker);
+    if (spare.call || (own && given_away(*own, now))) continue;
+    // Not those that are another time for their own (call_owners).
+    if (own && free_places_.contains(*own)) continue;
+    workers.push_back(worker);
+    idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
+  }
+  while (vacancies && places.size() > idle.size() && may_return(ranks.back())) {
+    places.pop_back();
+    ranks.pop_back();
+  }
+  auto chosen = choose_spares(places, idle);
+  const auto in_reach = [&] {
+    std::set<std::string> there = hosts_there();
+    for (const auto& spare : chosen) {
+      if (spare && counts_on(std::string(idle[*spare].host_id))) {
+        there.insert(std::string(idle[*spare].host_id));
+      }
+    }
+    return spares_in_reach(there);
+  };
+  if (leaves_ && !in_reach()) {
+    for (FreePlace& place : places) place.rather_elsewhere = false;
+    chosen = choose_spares(places, idle);
+  }
+  if (late && send_back_early_lookers(places, chosen, effects)) {
+    // Their own places are free now, and they are called for them.
+    return call_owners(now, effects);
+  }
+  out_of_reach_ = !in_reach() || (comes_in_vain() && goes_on_alone());
+  if (out_of_reach_) return count(Transition::spares_out_of_reach);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (chosen[i]) call_spare(workers[*chosen[i]], ranks[i], now, effects);
+  }
+}
+
+// Nobody of another host can take these places, and the spares of theirs do not suffice: who has looked at its host
+// before all had stopped, and would wait as a spare, looks again.
+bool TrackerMachine::send_back_early_lookers(const std::vector<FreePlace>& places,
+                                             const std::vector<std::optional<std::size_t>>& chosen, Effects& effects) {
+  std::set<std::string_view> hosts;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (places[i].for_its_host && !chosen[i]) hosts.insert(places[i].host_id);
+  }
+  std::vector<std::string> early;
+  for (const auto& [worker, w] : waiting_) {
+    const bool looked_early = !w.report && w.called.value == 0;
+    if (looked_early && w.member.waits() && hosts.contains(w.member.host_id())) early.push_back(worker);
+  }
+  for (const std::string& worker : early) displace(worker, effects);
+  return !early.empty();
+}
+
+// A process that began as a spare may have a place: it is called at once, for it has not said yet what its host holds.
+void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
+  for (const auto& [worker, spare] : spares_) {
+    const auto place = place_of(worker);
+    if (!place || !free_places_.contains(*place) || (spare.call && spare.call->place == *place)) continue;
+    // It was sent back, or passed over; or would be.
+    if ((!counts_on(spare.host_id) || comes_in_vain()) && goes_on_alone()) continue;
+    if (given_away(*place, now)) {
+      count(Transition::replaced_waits);
+      continue;
+    }
+    end_call(*place);
+    if (spare.call) end_call(spare.call->place);
+    call_spare(worker, *place, now, effects);
+  }
+  // Those in whose places others wait are done with: the spares are not gone through any more.
+  std::vector<std::string> displaced;
+  for (const auto& [place, worker] : takers_) {
+    if (calls_.contains(place)) displaced.push_back(worker);
+  }
+  for (const std::string& worker : displaced) displace(worker, effects);
+}
+
+void TrackerMachine::call_spare(const std::string& worker, std::size_t place, TimeMs now, Effects& effects) {
+  count(Transition::spare_called);
+  Spare& spare = spares_.at(worker);
+  spare.call = {place, now};
+  calls_[place] = worker;
+  log(Severity::kInfo, "spare_called",
+      "spare " + worker + " on host " + spare.host_id + " is called to take the place of " + name(place), effects,
+      {{"worker", worker}, {"rank", std::to_string(place)}});
+  send_called(spare, effects);
+  arm(answer_due(spare));
+}
+
+void TrackerMachine::end_call(std::size_t place) {
+  const auto called = calls_.find(place);
+  if (called == calls_.end()) return;
+  count(Transition::spare_call_ended);
+  spares_.at(called->second).call.reset();
+  calls_.erase(called);
+}
+
+TimeMs TrackerMachine::answer_due(const Spare& spare) const {
+  return std::max(spare.call->at, spare.heard) + kIntervalsToAnswer * interval_ms();
+}
+
+void TrackerMachine::pass_over_silent(TimeMs now) {
+  std::erase_if(calls_, [&](const auto& call) {
+    Spare& spare = spares_.at(call.second);
+    if (now < answer_due(spare)) return false;
+    count(Transition::spare_passed_over);
+    if (shrinks()) passed_over_.insert(spare.host_id);
+    spare.call.reset();
+    spare.arrival = ++arrivals_;
+    return true;
+  });
+}
+
+void TrackerMachine::end_calls() {
+  while (!calls_.empty()) end_call(calls_.begin()->first);
+  found_nothing_.clear();
+  passed_over_.clear();
+  out_of_reach_ = false;
+}
+
+void TrackerMachine::drop_silent_spares(TimeMs now, Effects& effects) {
+  std::vector<std::string> silent;
+  for (const auto& [worker, spare] : spares_) {
+    if (now >= spare.heard + timeout_ms()) {
+      silent.push_back(worker);
+    } else {
+      arm(spare.heard + timeout_ms());
+    }
+  }
+  for (const std::string& worker : silent) {
+    count(Transition::spare_silent);
+    const Spare spare = take_spare(worker);
+    log(Severity::kWarning, "spare_lost",
+        "spare " + worker + " on host " + spare.host_id + " has not been heard for " +
+            std::to_string(now - spare.heard) + " ms; it is not counted on until it is",
+        effects, {{"worker", worker}});
+    effects.emplace_back(Drop{spare.life});
+  }
+  if (!silent.empty()) forget_unused_settings();
+}
+
+bool TrackerMachine::holds(const Waiting& w) {
+  return w.report || (w.held && !w.held->mirrored()) || w.logged.lives_size() != 0;
+}
+
+std::set<std::string> TrackerMachine::hosts_there() const {
+  std::set<std::string> there;
+  for (const auto& [worker, w] : waiting_) {
+    if (holds(w)) there.insert(w.member.host_id());
+  }
+  // Not known before they say it.
+  for (const auto& [place, worker] : calls_) {
+    const std::string& host = spares_.at(worker).host_id;
+    if (counts_on(host)) there.insert(host);
+  }
+  for (const auto& [life, server] : servers_) {
+    if (is_served(server.member.host_id())) there.insert(server.member.host_id());
+  }
+  return there;
+}
+
+// What was logged on a host where no rank is left, and nobody serves, nobody answers for; it counts until all that is
+// not obsolete was logged without it (0006, "What counts as lost").
+void TrackerMachine::leave_hosts(const wire::Plan& before) {
+  std::set<std::string> hosts;
+  for (const wire::Member& m : plan_.members()) {
+    if (!m.absent()) hosts.insert(m.host_id());
+  }
+  for (const wire::Member& m : plan_.servers()) hosts.insert(m.host_id());
+  for (const wire::Member& m : before.members()) {
+    if (left_domains_.size() >= settings_.replicas()) return;  // as many as can be lost already
+    if (!m.absent() && !hosts.contains(m.host_id())) left_domains_.insert(m.domain_id());
+  }
+}
+
+void TrackerMachine::send_back_takers(Effects& effects) {
+  count(Transition::takers_sent_back);
+  out_of_reach_ = true;
+  std::vector<std::string> takers;
+  for (const auto& [place, worker] : takers_) takers.push_back(worker);
+  for (const std::string& worker : takers) displace(worker, effects);
+}
+
+bool TrackerMachine::spares_in_reach(const std::set<std::string>& there) const {
+  std::map<std::string, std::string> domain_of;
+  for (const wire::Member& m : plan_.members()) {
+    if (!m.absent()) domain_of.emplace(m.host_id(), m.domain_id());
+  }
+  return within_reach(domain_of, there, left_domains_, settings_.replicas());
+}
+
+void TrackerMachine::fence_suspects(TimeMs now, Effects& effects) {
+  if (state_ != State::kInterrupted || !interrupt_.resume() || survivors_ == 0) return;
+  std::vector<std::size_t> suspects;
+  TimeMs due = answered_ + kSuspectMs;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const Member& m = members_[rank];
+    if (m.state != MemberState::kStopping) continue;
+    const bool replaceable = m.suspected && plan_.members(static_cast<int>(rank)).waits();
+    if (!replaceable || (suspects.size() == spares_.size() && !shrinks())) return;
+    suspects.push_back(rank);
+    due = std::max(due, m.heard + kSuspectMs);
+  }
+  if (suspects.empty()) return;
+  if (now < due) return arm(due);
+  for (const std::size_t rank : suspects) {
+    count(Transition::suspect_fenced);
+    lose(rank);
+    log(Severity::kWarning, "fenced",
+        name(rank) +
+            " is taken for dead: others have lost their links to it, and it alone has not answered the "
+            "interrupt; a spare can take its place, or the job goes on without it",
+        effects, {{"rank", std::to_string(rank)}});
+    effects.emplace_back(Drop{Incarnation(plan_.members(static_cast<int>(rank)).incarnation())});
+  }
+  maybe_gather(now, effects);
+}
+
+void TrackerMachine::send_called(const Spare& spare, Effects& effects) const {
+  wire::Envelope e = envelope_to(spare.life);
+  e.mutable_called()->set_generation(generation_.value);
+  const bool has_rank = std::ranges::any_of(
+      plan_.members(), [&](const wire::Member& m) { return m.host_id() == spare.host_id && !m.absent(); });
+  e.mutable_called()->set_stale(!has_rank);
+  effects.emplace_back(Send{spare.life, std::move(e)});
+}
+
+void TrackerMachine::send_spare_welcome(Incarnation who, Generation called, const wire::Followed* has, Spare* spare,
+                                        TimeMs now, Effects& effects) {
+  wire::Envelope e = envelope_to(who);
+  wire::Welcome& w = *e.mutable_welcome();
+  if (!planned()) {
+    w.set_joined(std::min(static_cast<std::uint32_t>(waiting_.size()) + 1, settings_.world_size()));
+  }
+  w.set_world_size(settings_.world_size());
+  w.set_spare(true);
+  w.set_called(called.value);
+  if (has != nullptr) tell_what_to_follow(*has, *spare, now, w);
+  effects.emplace_back(Send{who, std::move(e)});
+}
+
+// The members of the newest plan hold what is committed: nobody else may be asked, as a life that was given up since
+// may have logged other bytes under that name. Where ranks may be lost for good nobody is called before a commit, whose
+// checkpoint then is another one.
+void TrackerMachine::tell_what_to_follow(const wire::Followed& has, Spare& spare, TimeMs now, wire::Welcome& welcome) {
+  if (state_ != State::kRunning || !committed_ || shrinks()) return;
+  const bool same_run = has.run() == plan_.run();
+  if (same_run && Version(has.version()) == *committed_ && Timeline(has.timeline()) == committed_timeline_) return;
+  const bool whole = !same_run || has.generation() != plan_.generation();
+  // A plan of thousands of ranks is long, and spares may be many: they have time. What it says until one has come does
+  // not ask for another.
+  if (whole && (now < next_spare_plan_ || (spare.told == generation_ && now < spare.told_at + timeout_ms()))) return;
+  wire::Follow& follow = *welcome.mutable_follow();
+  follow.set_version(committed_->value);
+  follow.set_timeline(committed_timeline_.value);
+  follow.set_generation(plan_.generation());
+  follow.set_run(plan_.run());
+  if (!whole) return;
+  wire::Plan& plan = *follow.mutable_plan();
+  plan.set_generation(plan_.generation());
+  plan.set_run(plan_.run());
+  plan.set_timeline(plan_.timeline());
+  *plan.mutable_settings() = plan_.settings();
+  *plan.mutable_members() = plan_.members();
+  *plan.mutable_servers() = plan_.servers();
+  spare.told = generation_;
+  spare.told_at = now;
+  next_spare_plan_ = now + static_cast<std::int64_t>(plan.ByteSizeLong() / kSparePlanBytesAMs);
+}
+
+std::string TrackerMachine::describe_spares() const {
+  if (spares_.empty() && takers_.empty()) return {};
+  const std::string count = std::to_string(spares_.size() + takers_.size());
+  if (out_of_reach_) {
+    return "; " + count +
+           " spares wait, and are not used: with them alone, what was logged and committed might be out of reach on "
+           "the machines of those who are missing";
+  }
+  return "; " + count + " spares wait" +
+         (survivors_ == 0 || !interrupt_.resume() ? " for those who do not come back" : "");
+}
+
+}  // namespace warren

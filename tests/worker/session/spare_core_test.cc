@@ -1,0 +1,52 @@
+#include "worker/session/spare_core.h"
+
+#include <gtest/gtest.h>
+
+namespace warren::worker {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(SpareCore, IsFreeWhileYieldsAreShort) {
+  SpareCore core;
+  for (int call = 0; call < 10'000; call++) {
+    core.called();
+    for (int i = 0; i < 30; i++) core.yielded(500ns);
+    ASSERT_TRUE(core.free());
+  }
+}
+
+TEST(SpareCore, IsNotFreeWhereOthersRunInMostWaits) {
+  SpareCore core;
+  for (int call = 0; call < 100; call++) {
+    core.called();
+    core.yielded(20us);
+  }
+  EXPECT_FALSE(core.free());
+}
+
+// A heartbeat, or an interrupt, takes the core for a moment.
+TEST(SpareCore, WhatRunsNowAndThenCountsForNothing) {
+  SpareCore core;
+  for (int call = 0; call < 10'000; call++) {
+    core.called();
+    core.yielded(call % 16 == 0 ? 50us : 500ns);
+    ASSERT_TRUE(core.free());
+  }
+}
+
+// However long it was crowded.
+TEST(SpareCore, IsFreeAgainSoonAfterTheOthersHaveGone) {
+  SpareCore core;
+  for (int call = 0; call < 100'000; call++) core.yielded(1ms);
+  ASSERT_FALSE(core.free());
+  int calls = 0;
+  while (!core.free() && calls < 1000) {
+    core.called();
+    calls++;
+  }
+  EXPECT_LT(calls, 1000);
+}
+
+}  // namespace
+}  // namespace warren::worker

@@ -1,7 +1,0 @@
-#include "worker/rabit/kill_points.h"
-
-namespace rabit::layer {
-
-const bool kServesKillPoints = true;
-
-}  // namespace rabit::layer

@@ -1,0 +1,380 @@
+// Runs one schedule at a time over a transport, without ever waiting: whoever owns it feeds completions in and asks
+// whether it is done. The same object runs in workers and in the simulator.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "recovery/base/ids.h"
+#include "recovery/base/ranges.h"
+#include "recovery/base/result.h"
+#include "recovery/wire/frame.h"
+#include "worker/kernels/reduce.h"
+#include "worker/rounds/gpu_exchange.h"
+#include "worker/rounds/gpu_work.h"
+#include "worker/rounds/round_board.h"
+#include "worker/schedule/schedule.h"
+#include "worker/transport/transport.h"
+
+namespace warren::worker {
+
+// Elements of a round's input.
+struct InputPiece {
+  std::uint64_t at = 0, count = 0;
+  friend bool operator==(const InputPiece&, const InputPiece&) = default;
+};
+
+// A schedule with its sends and receives sorted by peer, ready to run any number of times.
+class PreparedSchedule {
+ public:
+  explicit PreparedSchedule(schedule::Schedule schedule);
+  [[nodiscard]] const schedule::Schedule& schedule() const { return schedule_; }
+  // Whether its steps can be carried out one by one (worker/rounds/light_round.h): nothing is read in place, and what
+  // is published is so where it stands.
+  [[nodiscard]] bool in_order() const { return in_order_; }
+  // Elements of the step that has most.
+  [[nodiscard]] std::uint64_t largest() const { return largest_; }
+  // Whether this rank's input is lent to some, or a part of the result that all others of its host get from this rank,
+  // and read by combining steps, sends and such copies alone: it may lie where the CPU cannot read it. Who is alone on
+  // a host lends nothing.
+  [[nodiscard]] bool lends_all() const { return !read_by_.empty(); }
+  // Then: the ranks that read it, or a copy of it, where it lies.
+  [[nodiscard]] std::span<const std::int32_t> readers() const { return read_by_; }
+  // Whether messages move from GPU to GPU, in turns.
+  [[nodiscard]] bool exchanges() const { return !turns_.empty(); }
+
+ private:
+  friend class Executor;
+  struct Channel {
+    std::int32_t peer = -1;
+    std::uint32_t first_send = 0, end_send = 0;  // ranges of order_
+    std::uint32_t first_recv = 0, end_recv = 0;
+  };
+  void find_sources();
+  void find_loans();
+  void find_deliveries();
+  void find_bypasses();
+
+  schedule::Schedule schedule_;
+  std::vector<Channel> channels_;
+  std::vector<std::uint32_t> order_;    // step indices by channel and ordinal
+  std::vector<std::uint32_t> channel_;  // by step: its channel, for sends and receives
+
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+  // By step: the receives that its operands come from.
+  struct Sources {
+    std::uint32_t a = kNone, b = kNone;
+  };
+  std::vector<Sources> sources_;
+  // Of a receive: how many operands come from it, all of steps that are carried out here; 0 where it must land in
+  // scratch.
+  std::vector<std::uint32_t> readers_;
+  std::vector<std::uint32_t> operand_sources_;  // likewise, of Schedule::operands
+  std::vector<bool> combined_;                  // of a receive: it is read by combining steps alone
+  // Of a copy of a final that was received to the output: no other step reads that there, or from the receive.
+  std::vector<bool> delivers_;
+  std::vector<bool> delivered_;  // of a receive: by one of these
+  // Of a combining step, or a copy of the input, whose final is published: no other step reads that in the output, but
+  // for those that send it. These, by the publishing step.
+  std::vector<bool> bypasses_;
+  std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> tells_;
+  std::vector<std::vector<std::uint32_t>> turns_;  // the steps of each
+  // Of a send, of a combining step or of a copy of the input: the step that publishes just what it sends, or makes.
+  std::vector<std::uint32_t> published_by_;
+  // Of a send to a rank of this host: it sends a final that was published, and was made by none of these two, which
+  // have it on the GPU if they can: it came from another rank, or is a sum of two.
+  std::vector<bool> hands_on_;
+  std::vector<std::int32_t> read_by_;  // see readers()
+  bool in_order_ = true;
+  std::uint64_t largest_ = 0;
+};
+
+// Whether the step leaves final values in the output.
+[[nodiscard]] bool writes_final(const schedule::Step& step);
+
+// The whole input, of `count` elements, cut into pieces of `most` and in the order in which the schedule first reads
+// them.
+[[nodiscard]] std::vector<InputPiece> input_order(const schedule::Schedule& schedule, std::uint64_t count,
+                                                  std::uint64_t most);
+
+// Memory that survives from round to round, faulted in once. Aligned to 64 bytes.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch();
+  // At least `bytes`; what was in it is lost when it grows.
+  [[nodiscard]] std::byte* reserve(std::size_t bytes);
+  // The same of as much as a program asks for; null: the system gives no more, and what was there is lost.
+  [[nodiscard]] std::byte* try_reserve(std::size_t bytes);
+  void give_back();
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// Where final values go before anybody sees them.
+class Publisher {
+ public:
+  virtual ~Publisher() = default;
+  // Values [first, first + count) of the whole result, published when it returns. `place`: where, if they lie in one
+  // piece.
+  [[nodiscard]] virtual Status publish(std::uint64_t first, std::uint64_t count, const std::byte* values,
+                                       LogPlace& place) = 0;
+  // A number for what was published last, and whether that may be seen: 0 at once; others that is asked again, until it
+  // may.
+  [[nodiscard]] virtual std::uint64_t newest() const { return 0; }
+  [[nodiscard]] virtual bool may_be_seen(std::uint64_t /*number*/) const { return true; }
+  // Where `count` values will lie that are published next: written there, they need not be copied. Empty: publish() is
+  // the way. Nothing else is asked for between the two.
+  [[nodiscard]] virtual std::span<std::byte> room(std::uint64_t count) {
+    (void)count;
+    return {};
+  }
+  virtual void publish_room(std::uint64_t first, std::uint64_t count, LogPlace& place) {
+    (void)first, (void)count, (void)place;
+  }
+};
+
+// Hears of final values.
+class Landing {
+ public:
+  virtual ~Landing() = default;
+  // Elements of the output: they stand there, and stay.
+  virtual void landed(std::uint64_t at, std::uint64_t count) = 0;
+  // Elements that are final on a peer's GPU, too, and may go from there to where the output is wanted; then
+  // on_brought() of this number. The output itself is left as it is. False: they come by way of the output.
+  [[nodiscard]] virtual bool bring(std::uint64_t at, std::uint64_t count, const std::shared_ptr<const FinalOnGpu>& from,
+                                   std::uint64_t number) {
+    (void)at, (void)count, (void)from, (void)number;
+    return false;
+  }
+};
+
+class Executor {
+ public:
+  struct Round {
+    const PreparedSchedule* schedule = nullptr;  // outlives the round
+    Generation generation;
+    RoundId id;
+    Fingerprint fingerprint;
+    const std::byte* input = nullptr;  // may be null where the schedule does not touch it
+    std::byte* output = nullptr;
+    Reducer reducer;
+    Publisher* publisher = nullptr;  // of schedules that publish
+    // An input that comes while the round runs: its pieces, in the order in which they come, which start() reads; so
+    // many of them are there. None: all is there.
+    std::span<const InputPiece> pieces;
+    std::size_t arrived = 0;
+    Landing* landing = nullptr;  // may be null
+    // Where combining steps are carried out that read what is on a GPU, peers' loans and `input`, if that is there, and
+    // from where that comes to be sent.
+    // Null: no peer lends such memory.
+    GpuWork* gpu_work = nullptr;
+    bool input_on_gpu = false;                           // PreparedSchedule::lends_all()
+    std::shared_ptr<const void> input_keeper = nullptr;  // of that
+    // Of `output`, from where a GPU may read it; null: it is not wanted on one.
+    std::shared_ptr<const void> output_keeper = nullptr;
+    // PreparedSchedule::exchanges(): what carries turns, and memory of the GPU that is scratch there. Then the input is
+    // on the GPU, and finals are brought from there (Landing).
+    GpuExchange* exchange = nullptr;
+    std::shared_ptr<std::byte> gpu_scratch = nullptr;
+  };
+
+  // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
+  // stands in the upper half of every token that this executor posts. `board` counts what each link moves; may be null.
+  Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot, RoundBoard* board);
+
+  // The group has other members, after abandon().
+  void reseat(std::vector<Rank> members);
+  // Begins a round; the one before must be done. Completions may follow from the next transport.poll() on. kExhausted:
+  // it was begun before, and a part of this rank's input that it needs was overwritten then, with what was no final.
+  void start(const Round& round);
+  // Goes on with a round whose first `finished` steps were carried out elsewhere, in their order, with scratch() and
+  // nothing posted. `posted`: the step after those is a send that is under way, with the token that it has here.
+  void take_over(const Round& round, std::uint32_t finished, bool posted);
+  // Of at least so many bytes, for who begins a round that is taken over: they stay.
+  [[nodiscard]] std::byte* scratch(std::size_t bytes) { return scratch_.reserve(bytes); }
+  // A completion whose token carries this executor's slot.
+  void on_completion(Token token, const Status& status, View view = {});
+  // So many of Round::pieces are there by now.
+  void arrive(std::size_t pieces);
+  // Some step waits for a piece of the input.
+  [[nodiscard]] bool awaits_input() const { return !done() && !awaiting_.empty(); }
+  // A step that was carried out elsewhere. False: it is none of this round's.
+  [[nodiscard]] bool on_done(const GpuWork::Done& done);
+  // A turn that was begun, likewise.
+  [[nodiscard]] bool on_exchanged(const GpuExchange::Done& done);
+  // What Landing::bring() was given is where it is wanted, and `stood` until then; or it did not, and comes by way of
+  // the output. Of whatever round.
+  void on_brought(std::uint64_t number, bool stood);
+  // Some step is being carried out elsewhere.
+  [[nodiscard]] bool awaits_gpu_work() const {
+    return !done() && (!gpu_work_.empty() || !bringing_.empty() || !own_.empty());
+  }
+  // Goes on with what was published and may be seen by now; true if there was something.
+  bool settle();
+  // Something is published that may not be seen yet.
+  [[nodiscard]] bool settling() const { return !unsettled_.empty(); }
+  // Finished, or failed. After a failure the executor posts nothing more; the generation has to end before it can start
+  // again.
+  [[nodiscard]] bool done() const { return remaining_ == 0 || !status_.ok(); }
+  [[nodiscard]] const Status& status() const { return status_; }
+  // The failure is that of a function of the program's, which no other generation mends.
+  [[nodiscard]] bool program_failed() const { return program_failed_; }
+  // The rank of the job at the other end of the link that failed; kNoRank while status() is ok.
+  [[nodiscard]] Rank failed_peer() const { return failed_peer_; }
+  // After Transport::close_all(), before abandon(): what stands final in the output, as elements of it. In the order of
+  // the schedule.
+  struct Final {
+    std::uint64_t at = 0, count = 0;
+  };
+  [[nodiscard]] std::vector<Final> finals() const;
+  // Forget the round after Transport::close_all().
+  void abandon();
+  // Ranks of the job from which a message is due or that have not taken one, for people who ask who waits for whom. At
+  // most `limit`; none while awaits_input() or awaits_gpu_work().
+  [[nodiscard]] std::vector<RoundBoard::Waited> waiting_for(std::size_t limit) const;
+  // Payload bytes that the current or last round sends.
+  [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
+
+ private:
+  struct Cursor {
+    LinkId link = 0;
+    std::uint32_t send = 0, recv = 0;
+  };
+  // Of a channel: posted and not completed.
+  struct Outstanding {
+    std::uint32_t sends = 0, recvs = 0;
+  };
+
+  static constexpr std::uint32_t kFinished = UINT32_MAX;
+
+  struct Unsettled {
+    std::uint32_t step;
+    std::uint64_t number;  // of the publisher's
+  };
+
+  // A step that is carried out elsewhere.
+  struct Begun {
+    std::uint64_t id;
+    std::uint32_t step;
+  };
+
+  // A turn that is under way.
+  struct BegunTurn {
+    std::uint64_t id;
+    std::size_t turn;
+  };
+
+  // A step that reads a part of the input that is still to come.
+  struct Awaiting {
+    std::size_t pieces;  // by then it is there
+    std::uint32_t step;
+  };
+
+  void prepare(const Round& round);
+  void await_input();
+  void run(std::uint32_t finished, bool posted);
+  void finish(std::uint32_t step);
+  void may_begin(std::uint32_t step);
+  void begin_turns();
+  void begin_turn(std::size_t turn);
+  [[nodiscard]] bool delivered_on_gpu(std::uint32_t receive) const;
+  void run_ready();
+  void advance(std::uint32_t channel);
+  void compute(std::uint32_t index);
+  void combine(std::uint32_t index);
+  void combine_on_gpu(std::uint32_t index);
+  [[nodiscard]] GpuWork::Work work_of(const schedule::Step& step) const;
+  [[nodiscard]] bool comes_first(const schedule::Step& step) const;
+  void bring_to_cpu(std::uint32_t send);
+  [[nodiscard]] bool goes_by_gpu(std::uint32_t send) const;
+  void bring_to_gpu(std::uint32_t send);
+  void uploaded(std::uint32_t publish, const GpuWork::Done& done);
+  void made_of_operands(std::uint32_t index, const GpuWork::Done* done, bool lent);
+  void make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const GpuWork::Done* done, bool lent);
+  [[nodiscard]] Status combine_to(std::byte* to, const schedule::Step& step);
+  void fail_by_program(const Status& why);
+  [[nodiscard]] bool bring(std::uint32_t index);
+  [[nodiscard]] bool bring_own(std::uint32_t index, const GpuWork::Done& done);
+  void one_less();
+  [[nodiscard]] bool reads_gpu(std::uint32_t index) const;
+  [[nodiscard]] bool on_gpu(const schedule::Place& place, std::uint32_t source) const;
+  // The operand `place`, which comes from the receive `source`, if from any.
+  [[nodiscard]] const std::byte* operand(const schedule::Place& place, std::uint32_t source) const;
+  void done_reading(std::uint32_t source);
+  void let_go(std::uint32_t source);
+  // What `step` has written over the input, if it has, is no final value.
+  void lose_input(const schedule::Step& step);
+  [[nodiscard]] bool needs_lost_input() const;
+  void post(const schedule::Step& step, std::uint32_t index, LinkId link);
+  [[nodiscard]] std::span<std::byte> word_at(std::uint32_t index);
+  [[nodiscard]] bool word_agrees(std::uint32_t index, Rank peer);
+  [[nodiscard]] std::byte* address(const schedule::Place& place) const;
+
+  Transport& transport_;
+  const GroupId link_group_;
+  std::vector<Rank> members_;
+  const std::uint32_t slot_;
+  RoundBoard* const board_;
+  std::vector<LinkId> links_;  // by group rank, once known
+  Round round_;
+  FrameHeader header_;
+  Scratch scratch_;
+  Scratch unchecked_;  // a value that was made of lent operands, until they are known to have been whole
+  std::byte* scratch_base_ = nullptr;
+  std::size_t value_bytes_ = 1, partial_bytes_ = 1;
+  std::vector<std::uint32_t> pending_;  // by step: what it waits for; kFinished once it is done
+  std::vector<Cursor> cursors_;
+  std::vector<std::uint32_t> ready_;       // compute steps
+  std::vector<Outstanding> outstanding_;   // by channel
+  std::vector<View> views_;                // by receive: where its bytes are to be read
+  std::vector<std::uint32_t> reads_left_;  // likewise
+  std::vector<LogPlace> places_;           // by step that publishes
+  std::vector<MadeOnGpu> made_;            // likewise
+  std::vector<bool> published_;            // likewise: by the step that made it
+  std::vector<const void*> operands_;      // of the combining step at hand
+  std::vector<Unsettled> unsettled_;       // published, in that order
+  std::vector<Begun> gpu_work_;            // carried out there
+  // By step that publishes: the number of what brings that to the GPU, too; 0: nothing yet, kUploaded: it is over.
+  static constexpr std::uint64_t kUploaded = UINT64_MAX;
+  std::vector<std::uint64_t> uploads_;
+  struct OnCpu {
+    const std::byte* at = nullptr;
+    std::shared_ptr<const void> memory;
+  };
+  std::unordered_map<std::uint32_t, OnCpu> sent_from_;  // by send of what came from the GPU
+  std::vector<Begun> bringing_;                         // copies of finals that bypass the output
+  struct Own {
+    std::uint64_t id;
+    std::uint32_t step;
+    OnCpu made;
+  };
+  std::vector<Own> own_;       // likewise, of those that were made here
+  std::vector<bool> brought_;  // by step: it was one
+  std::uint64_t newest_bringing_ = 0;
+  std::vector<std::size_t> turn_waits_;                 // by turn: how many of its steps may not begin yet
+  std::size_t next_turn_ = 0;                           // to be begun
+  std::vector<BegunTurn> turns_begun_;                  // under way
+  std::vector<std::uint64_t> checksums_;                // by step of a turn, and by word
+  std::vector<std::shared_ptr<const void>> made_stay_;  // by step that publishes: what keeps `made_` where it is
+  std::vector<Awaiting> awaiting_;                      // those that may begin first, last
+  bool streams_ = false;                                // finals go to the output past the cache
+  // Of the newest round's input, elements that are no more.
+  Ranges lost_input_;
+  std::size_t remaining_ = 0;
+  std::uint64_t bytes_sent_ = 0;
+  Status status_;
+  bool program_failed_ = false;  // why status_ is what it is
+  Rank failed_peer_ = kNoRank;
+};
+
+}  // namespace warren::worker
