@@ -65,7 +65,7 @@ class Fetcher {
 
   void install(const wire::Plan& plan) {
     Replayer::Plan p;
-    p.epoch = Epoch(plan.epoch());
+    p.generation = Generation(plan.generation());
     p.self = Rank(0);
     p.timeout_ms = 60'000;
     for (const wire::Member& m : plan.members()) {
@@ -121,7 +121,7 @@ void measure(const Settings& settings, HostLog& log, int holders, std::uint64_t 
   Fetcher fetcher(settings);
   std::vector<std::unique_ptr<FetchService>> services;
   wire::Plan plan;
-  plan.set_epoch(1);
+  plan.set_generation(1);
   for (int rank = 0; rank <= holders; ++rank) {
     wire::Member& m = *plan.add_members();
     m.set_rank(static_cast<std::uint32_t>(rank));

@@ -46,7 +46,7 @@ def work(options):
             booster.free_network()
 
         for _ in range(TURNS):
-            with warren.lightgbm._network(comm):
+            with warren.lightgbm._Network(comm):
                 train("warren", params | {"num_machines": comm.size})
             with socket.socket() as taken:
                 taken.bind(("127.0.0.1", 0))

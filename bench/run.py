@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures Warren's allreduce beside Open MPI's, MPICH's, Gloo's and rabit's and beside the least that the hardware needs, on this
-machine and among network namespaces, and writes docs/performance.md and its plot.
+machine and among network namespaces, and writes docs/measurements/allreduce.md and the plot
+docs/performance.svg; other flags write other pages of docs/measurements.
 
 Programs take turns within each round, and the order turns from round to round, because a machine's speed drifts: only
 what ran in one call of this script is compared. Warren runs twice in every round, under two names, in each way in which it is
@@ -179,7 +180,7 @@ def compare_collectives(options: argparse.Namespace) -> int:
             cell["collective"] = collective
     text = collectives.page_text(results)
     if not options.quick:
-        collectives.write(options.page, text)
+        collectives.write(options.page or collectives.PAGE, text)
     print(text)
     wrong = sum(cell["wrong"] for cell in results["cells"])
     say(f"{wrong} wrong elements, failures: {results['failures'] or 'none'}")
@@ -208,13 +209,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, help="with --recovery: of 4 workers, and of 8")
     parser.add_argument("--megabytes", type=int, default=10240, help="with --recovery: that are replayed")
     parser.add_argument("--json", type=pathlib.Path, default=BUILD / "results.json", help="where the measurements go")
-    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/performance.md", help="the page to write into")
+    parser.add_argument("--page", type=pathlib.Path, help="the page to write into, instead of the benchmark's own in docs/measurements")
     options = parser.parse_args()
     if options.recovery:
         import recovery
         described = machine()
         rows = recovery.run(options.minutes, options.kills, options.megabytes, say)
-        recovery.write(options.page, rows, described)
+        recovery.write(options.page or recovery.PAGE, rows, described)
         print(recovery.page_text(rows, described))
         return 0
     if options.rewire:
@@ -223,7 +224,7 @@ def main() -> int:
         described = machine()
         subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "bench_programs"], check=True)
         rows = rewire.rows(options.rounds, say)
-        recovery.write(options.page, rows, described, rewire.BEGIN, rewire.END)
+        recovery.write(options.page or rewire.PAGE, rows, described, rewire.BEGIN, rewire.END)
         print(recovery.page_text(rows, described))
         return 0
     if options.choice:
@@ -235,7 +236,7 @@ def main() -> int:
         cells = choice.run(WARREN, [int(ranks) for ranks in options.ranks.split(",")], sizes, turns, say)
         text = choice.page_text(cells, described)
         if not options.quick:
-            choice.write(options.page, text)
+            choice.write(options.page or choice.PAGE, text)
         print(text)
         return 0
     if options.collectives:
@@ -278,8 +279,9 @@ def main() -> int:
     options.json.write_text(json.dumps(results, indent=1) + "\n")
     print(report.tables(results))
     if not options.quick:
-        report.write_page(options.page, results)
-        say(f"wrote {options.json}, {options.page} and {report.plot_of(options.page)}")
+        page = options.page or report.PAGE
+        report.write_page(page, results)
+        say(f"wrote {options.json}, {page} and {report.plot_of(page)}")
     wrong = sum(cell["wrong"] for cell in results["cells"])
     if wrong or results["failures"]:
         say(f"{wrong} wrong elements, failures: {results['failures'] or 'none'}")

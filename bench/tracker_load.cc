@@ -32,8 +32,8 @@
 #include <vector>
 
 #include "bench/harness.h"
-#include "recovery/codec.h"
-#include "recovery/limits.h"
+#include "recovery/base/limits.h"
+#include "recovery/wire/codec.h"
 #include "storage/secret.h"
 
 namespace {
@@ -55,17 +55,17 @@ std::int64_t now_ms() {
 enum class Stage : int { kWait, kRun, kLose, kFinalize, kEnd };
 struct Board {
   std::atomic<Stage> stage{Stage::kWait};
-  std::atomic<int> losses{0};           // asked for
-  std::atomic<int> members{0};          // in the newest epoch that anybody is in
-  std::atomic<std::uint64_t> epoch{0};  // that one
+  std::atomic<int> losses{0};                // asked for
+  std::atomic<int> members{0};               // in the newest generation that anybody is in
+  std::atomic<std::uint64_t> generation{0};  // that one
   std::atomic<int> finished{0};
   std::atomic<std::uint64_t> sent{0}, plan_bytes{0};
   std::atomic<double> first_plan_us{0}, last_plan_us{0};
 };
 
-// The epoch of a plan, without a look at its members.
+// The generation of a plan, without a look at its members.
 struct PlanHead {
-  std::uint64_t epoch = 0, base_epoch = 0;
+  std::uint64_t generation = 0, base_generation = 0;
 };
 std::optional<PlanHead> plan_head(const void* data, std::size_t size) {
   using google::protobuf::internal::WireFormatLite;
@@ -78,8 +78,9 @@ std::optional<PlanHead> plan_head(const void* data, std::size_t size) {
       std::uint32_t length = 0;
       if (!in.ReadVarint32(&length)) return std::nullopt;
       in_plan = true;  // it is the last field
-    } else if (in_plan && (field == wire::Plan::kEpochFieldNumber || field == wire::Plan::kBaseEpochFieldNumber)) {
-      std::uint64_t& to = field == wire::Plan::kEpochFieldNumber ? head.epoch : head.base_epoch;
+    } else if (in_plan &&
+               (field == wire::Plan::kGenerationFieldNumber || field == wire::Plan::kBaseGenerationFieldNumber)) {
+      std::uint64_t& to = field == wire::Plan::kGenerationFieldNumber ? head.generation : head.base_generation;
       if (!in.ReadVarint64(&to)) return std::nullopt;
     } else if (!WireFormatLite::SkipField(&in, tag)) {
       return std::nullopt;
@@ -127,12 +128,12 @@ class Worker {
   // It goes without a word to its program, and its next life joins at once.
   void be_replaced() {
     wire::Envelope e = envelope();
-    e.mutable_leave()->set_epoch(epoch_);
+    e.mutable_leave()->set_generation(generation_);
     e.mutable_leave()->set_reason("replaced by tracker_load");
     send(e);
     life_ += std::uint64_t{1} << 32;
     join_.set_attempt(join_.attempt() + 1);
-    epoch_ = heard_of_ = 0;
+    generation_ = heard_of_ = 0;
     const int linger_ms = 1000;
     zmq_setsockopt(socket_, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
     zmq_close(socket_);
@@ -211,39 +212,40 @@ class Worker {
       case State::kIdle: return;
       case State::kJoining: *e.mutable_join() = join_; break;
       case State::kMember:
-        e.mutable_heartbeat()->set_epoch(epoch_);
+        e.mutable_heartbeat()->set_generation(generation_);
         e.mutable_heartbeat()->set_beat(++beat_);
         break;
       case State::kStopped:
-        e.mutable_report()->set_epoch(heard_of_);
-        e.mutable_report()->set_plan_epoch(epoch_);
+        e.mutable_report()->set_generation(heard_of_);
+        e.mutable_report()->set_plan_generation(generation_);
         break;
       case State::kLeaving:
-        e.mutable_leave()->set_epoch(epoch_);
+        e.mutable_leave()->set_generation(generation_);
         e.mutable_leave()->set_finalize(true);
         break;
     }
     send(e);
   }
   void stop(const wire::Interrupt& interrupt) {
-    if (!interrupt.resume()) fail("the epoch ended: " + interrupt.reason());
-    if (interrupt.epoch() <= heard_of_ || state_ == State::kJoining) return;
-    heard_of_ = interrupt.epoch();
+    if (!interrupt.resume()) fail("the generation ended: " + interrupt.reason());
+    if (interrupt.generation() <= heard_of_ || state_ == State::kJoining) return;
+    heard_of_ = interrupt.generation();
     state_ = State::kStopped;
     say();
   }
   void take(const PlanHead& head) {
-    if (head.epoch <= epoch_ || (state_ != State::kJoining && state_ != State::kStopped)) return;
-    if (head.base_epoch != 0 && head.base_epoch != epoch_) fail("a plan was told by changes to another one");
-    epoch_ = heard_of_ = head.epoch;
+    if (head.generation <= generation_ || (state_ != State::kJoining && state_ != State::kStopped)) return;
+    if (head.base_generation != 0 && head.base_generation != generation_)
+      fail("a plan was told by changes to another one");
+    generation_ = heard_of_ = head.generation;
     state_ = State::kMember;
     const double now = bench::now_us();
-    std::uint64_t newest = board_.epoch.load();
-    while (newest < head.epoch) {
-      if (!board_.epoch.compare_exchange_weak(newest, head.epoch)) continue;
+    std::uint64_t newest = board_.generation.load();
+    while (newest < head.generation) {
+      if (!board_.generation.compare_exchange_weak(newest, head.generation)) continue;
       board_.members = 0;
       board_.first_plan_us = now;
-      newest = head.epoch;
+      newest = head.generation;
     }
     ++board_.members;
     board_.last_plan_us = now;
@@ -259,7 +261,7 @@ class Worker {
   void* socket_ = nullptr;
   wire::Join join_;
   State state_ = State::kIdle;
-  std::uint64_t life_ = 0, tracker_life_ = 0, term_ = 0, epoch_ = 0, heard_of_ = 0, beat_ = 0;
+  std::uint64_t life_ = 0, tracker_life_ = 0, term_ = 0, generation_ = 0, heard_of_ = 0, beat_ = 0;
   std::int64_t next_ = 0;
 };
 
@@ -394,10 +396,10 @@ int main(int argc, char** argv) {
   std::vector<double> reconfigured_ms;
   board.stage = Stage::kLose;
   for (int i = 0; i < losses; ++i) {
-    const std::uint64_t epoch = board.epoch;
+    const std::uint64_t generation = board.generation;
     const double from_us = bench::now_us();
     ++board.losses;
-    wait_for("reconfiguring", [&] { return board.epoch.load() > epoch && board.members.load() == count; });
+    wait_for("reconfiguring", [&] { return board.generation.load() > generation && board.members.load() == count; });
     reconfigured_ms.push_back((board.last_plan_us - from_us) / 1000);
   }
   std::sort(reconfigured_ms.begin(), reconfigured_ms.end());
