@@ -42,6 +42,8 @@ FUZZ_SECONDS = 60
 QUICK_SEEDS = 500
 SIMULATED_SEEDS = 12100
 FRESH_SEEDS = 1500
+# The verdict on a stage that --begin-within has left out.
+NOT_BEGUN = "NOT BEGUN"
 # How many of a stage's slowest entries are printed: those that take most of its budget.
 SLOWEST = 5
 
@@ -280,9 +282,12 @@ def table(report: list[tuple[str, float, str]], total_min: float) -> str:
     for name, minutes, verdict in report:
         over = ", OVER ITS BUDGET" if minutes > STAGES[name].budget_min else ""
         lines.append(f"{name:10} {minutes:7.1f} {STAGES[name].budget_min:7.1f}  {verdict}{over}")
-    failed = [name for name, _, verdict in report if verdict != "ok"]
+    failed = [name for name, _, verdict in report if verdict.startswith("FAILED")]
+    late = [name for name, _, verdict in report if verdict == NOT_BEGUN]
     lines.append(f"{'total':10} {total_min:7.1f} {sum(STAGES[name].budget_min for name, _, _ in report):7.1f}  "
                  f"{'FAILED: ' + ', '.join(failed) if failed else 'ok'}")
+    if late:
+        lines.append(f"{len(late)} STAGES NOT BEGUN, as the run had taken too long before: {', '.join(late)}")
     return "\n".join(lines)
 
 
@@ -296,6 +301,9 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="run every stage")
     parser.add_argument("--stage", action="append", choices=STAGES, help="run this stage; may be repeated")
     parser.add_argument("--list", action="store_true", help="print the stages, * those that run without --all")
+    parser.add_argument("--begin-within", type=float, metavar="MINUTES", default=float("inf"),
+                        help="begin no stage after so many minutes, and name those that were left out: for a run "
+                             "that is cut off at a fixed time")
     parser.add_argument("--keep-going", action="store_true", help="run the later stages although one failed")
     options = parser.parse_args()
     if options.all and options.stage:
@@ -308,6 +316,9 @@ def main() -> int:
     report = []
     start = time.monotonic()
     for name in chosen(options):
+        if (time.monotonic() - start) / 60 > options.begin_within:
+            report.append((name, 0.0, NOT_BEGUN))
+            continue
         print(f"==== {name}: {STAGES[name].text}", flush=True)
         begin = time.monotonic()
         try:
@@ -321,7 +332,7 @@ def main() -> int:
             break
     print("\n" + table(report, (time.monotonic() - start) / 60))
     print("\n".join(left_out([name for name, _, _ in report])))
-    return 1 if any(verdict != "ok" for _, _, verdict in report) else 0
+    return 1 if any(verdict.startswith("FAILED") for _, _, verdict in report) else 0
 
 
 if __name__ == "__main__":

@@ -103,6 +103,11 @@ class Report(unittest.TestCase):
     def test_a_failed_stage_is_named_in_the_total(self):
         self.assertRegex(run_tests.table([("fast", 0.1, "FAILED: ctest")], 0.1), r"total .* FAILED: fast$")
 
+    def test_stages_that_came_too_late_are_counted_and_are_no_failure(self):
+        late = [(name, 0.0, run_tests.NOT_BEGUN) for name in ("asan", "tsan")]
+        shown = run_tests.table([("fast", 0.1, "ok"), *late], 0.1)
+        self.assertRegex(shown, r"total .* ok\n2 STAGES NOT BEGUN, .*: asan, tsan$")
+
     def test_stages_that_did_not_run_are_named(self):
         quick = [name for name, stage in run_tests.STAGES.items() if stage.quick]
         lines = "\n".join(run_tests.left_out(quick))
