@@ -75,7 +75,15 @@ def wait_for(what):
 
 def trackers():
     """Processes of trackers that this process has started."""
-    return [process for process in psutil.Process().children(recursive=True) if process.name() == "warren"]
+    return [process for process in psutil.Process().children(recursive=True) if name_of(process) == "warren"]
+
+
+def name_of(process):
+    """None: it has ended since it was listed."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return None
 
 
 class Running(threading.Thread):
