@@ -215,11 +215,16 @@ bool TrackerMachine::is_newer(const wire::Known& known) const {
          validate(record_of(plan, newest_of(plan, {&known}))).ok();
 }
 
+// A life whose place has another one, unless it serves: that one hears of each plan.
+bool TrackerMachine::is_over(Incarnation who) const {
+  return retired_.contains(who) && !servers_.contains(who);
+}
+
 // Also once most of the older plan's workers are there, in lives that know as little as the journal. Who is cut off for
 // longer than a round timeout is late. Who does not answer is heeded as ever then.
 bool TrackerMachine::may_know_newer_plan(Incarnation who, const wire::Envelope& e, TimeMs now) const {
   if (!may_be_older_ || !may_learn() || now >= promises_.heard() + timeout_ms()) return false;
-  if (retired_.contains(who) || asked_in_vain_.contains(who)) return false;
+  if (is_over(who) || asked_in_vain_.contains(who)) return false;
   const auto asked = asked_for_newer_.find(who);
   if (e.has_known()) return asked != asked_for_newer_.end();
   if (e.has_leave() && !e.leave().finalize() && e.leave().serves_ms() == 0) return false;
@@ -230,7 +235,7 @@ bool TrackerMachine::may_know_newer_plan(Incarnation who, const wire::Envelope& 
 // A member of a plan that an older copy of the journal does not hold would wait, without a word, for a tracker that
 // waits for it: what the journal lacks is taken from such members, and decided by those of the newest plan.
 void TrackerMachine::learn_newer_plan(Incarnation who, const wire::Envelope& e, TimeMs now, Effects& effects) {
-  if (!may_learn() || retired_.contains(who)) return;
+  if (!may_learn() || is_over(who)) return;
   if (!e.has_known()) {
     count(Transition::newer_plan_asked);
     const std::uint64_t said = plan_said(e);

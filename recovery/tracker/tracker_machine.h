@@ -681,6 +681,7 @@ class TrackerMachine {
   [[nodiscard]] wire::JobRecord record_of(const wire::Plan& plan, const wire::Known& known) const;
   [[nodiscard]] std::optional<TimeMs> waits_for_newer_plan(bool survived, TimeMs now) const;
   void learn(const wire::Known& known, const std::string& from, TimeMs now, Effects& effects, bool interrupted = false);
+  [[nodiscard]] bool is_over(Incarnation who) const;
   // From a life that the plan does not know, or that speaks of a later one.
   [[nodiscard]] bool may_know_newer_plan(Incarnation who, const wire::Envelope& envelope, TimeMs now) const;
   void learn_newer_plan(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);

@@ -425,6 +425,18 @@ TEST(TrackerRebuild, WhoServesALaterPlanTellsIt) {
   EXPECT_EQ(t.machine().view({}).generation, Generation(4));
 }
 
+// Simulated seed 1790000854: the next plan had a number that another had, of which a server alone knew. Its place has
+// another life, and so it was taken for one that is over.
+TEST(TrackerRebuild, AServerWhosePlaceIsTakenTellsALaterPlanToo) {
+  TrackerScript t(true, 2);
+  for (std::uint64_t w : {0, 1, 2}) (void)t.join("w" + std::to_string(w), 10 + w, 3, "h" + std::to_string(w));
+  (void)t.serves(10, 1, 60'000);
+  (void)t.report(11, 2, 1), (void)t.report(12, 2, 1);
+  ASSERT_NE(t.join("w0", 20, 3, "h3").find(" served by 10\n"), std::string::npos);
+  t.restart();
+  EXPECT_EQ(t.serves(10, 4, 50'000), "10 <- Tell 2\n");
+}
+
 // What it has answered may be on its way.
 TEST(TrackerRebuild, AnOlderCopyWaitsForThePlanThatItHasAskedFor) {
   TrackerScript t(false, 2);
