@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "warren/c_api.h"
 
@@ -67,7 +68,7 @@ SiteNames& site_names() {
   return names;
 }
 
-std::uint64_t find_site(const void* address, CachedSite& slot) noexcept {
+std::uint64_t find_site(const void* address, CachedSites& set) noexcept {
   Dl_info info{};
   std::uint64_t site = 0;
   if (dladdr(address, &info) != 0 && info.dli_fname != nullptr) {
@@ -81,7 +82,7 @@ std::uint64_t find_site(const void* address, CachedSite& slot) noexcept {
     site = site_in(
         hash, static_cast<std::uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase)));
   }
-  slot = {address, site};
+  set.second = std::exchange(set.first, {address, site});
   return site;
 }
 

@@ -1,6 +1,7 @@
 // Call sites: a number for the place of a call, equal in all processes that run the same program.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -32,18 +33,24 @@ struct CachedSite {
   const void* address;
   std::uint64_t site;
 };
-inline constexpr std::size_t kCachedSites = 16;
+// Sites lie in sets of two: two calls of a loop whose addresses meet in one place would look their module up each time,
+// which takes longer than a small round.
+struct CachedSites {
+  CachedSite first, second;
+};
+inline constexpr std::size_t kCachedSets = 32;
 // By address: a handful of addresses make all the calls of a program.
-inline constinit thread_local CachedSite cached_sites[kCachedSites] = {};
+inline constinit thread_local CachedSites cached_sites[kCachedSets] = {};
 
 // Looks the module of `address` up, and remembers its site.
-std::uint64_t find_site(const void* address, CachedSite& slot) noexcept;
+std::uint64_t find_site(const void* address, CachedSites& set) noexcept;
 
 // Where in its module a call was made: the same number in every process that runs the same binary, wherever it was
 // loaded. Modules are looked up once an address. 0: unknown, which agrees with all.
 inline std::uint64_t site_of(const void* address) noexcept {
-  CachedSite& slot = cached_sites[(reinterpret_cast<std::uintptr_t>(address) >> 2) & (kCachedSites - 1)];
-  return slot.address == address ? slot.site : find_site(address, slot);
+  CachedSites& set = cached_sites[(reinterpret_cast<std::uintptr_t>(address) >> 2) & (kCachedSets - 1)];
+  if (set.first.address == address) return set.first.site;
+  return set.second.address == address ? set.second.site : find_site(address, set);
 }
 
 }  // namespace warren::api

@@ -1,6 +1,7 @@
 #include "worker/rounds/point.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <string>
@@ -21,6 +22,7 @@ struct WireAnnouncement {
   std::uint32_t tag;
   std::uint32_t type;
   std::uint64_t count, bytes, site, version, number, reserved;
+  std::array<std::byte, 200> payload;  // of a message that fits; otherwise 0
 };
 
 // What an end has received: of `version`, all numbers below `prefix` and `ranges` pairs [begin, end) that follow.
@@ -57,6 +59,7 @@ PointChannels::PointChannels(Transport& transport, GroupId group, std::uint32_t 
       board_(board),
       version_(version) {
   static_assert(sizeof(WireAnnouncement) == kAnnouncementBytes && sizeof(WireGreeting) == kGreetingBytes);
+  static_assert(sizeof(WireAnnouncement::payload) == kInlineBytes);
   static_assert(limits::kMaxWorldSize <= 1u << 14, "a peer fits in its field of the token");
   static_assert(kMaxGreetingRanges * sizeof(Interval) <= limits::kMaxChunkBytes, "ranges fit in one frame");
 }
@@ -291,6 +294,7 @@ FrameHeader PointChannels::header(std::uint64_t sequence, std::uint32_t message)
 }
 
 std::uint32_t PointChannels::chunks_of(std::uint64_t bytes) const {
+  if (bytes <= kInlineBytes) return 0;
   return static_cast<std::uint32_t>((bytes + chunk_bytes_ - 1) / chunk_bytes_);
 }
 
@@ -317,9 +321,13 @@ Status PointChannels::send(Call& call) {
     info.fingerprint.count = call.spec.count;
     info.fingerprint.site = call.spec.site & ~kSiteCompared;
     info.total_bytes = bytes;
-    // In a log that this host has already, where an earlier life sent it.
-    const auto known = recall_->reader().info(key);
-    held = known.ok() && known.value() && recall_->reader().held(key).covers(0, known.value()->total_bytes);
+    // In a log that this host has already, where an earlier life sent it. To look for each message would index the own
+    // log, too: 64 bytes would go and come back in 7.6 us instead of 3.5.
+    if (!numbers.first_unlogged) numbers.first_unlogged = first_unlogged(peer);
+    if (numbers.sent < *numbers.first_unlogged) {
+      const auto known = recall_->reader().info(key);
+      held = known.ok() && known.value() && recall_->reader().held(key).covers(0, known.value()->total_bytes);
+    }
     if (!held) {
       const Status status = recall_->publish(key, info, 0, {static_cast<const std::byte*>(call.spec.input), bytes});
       if (!status.ok()) return status.because_of_this("cannot log a message to rank " + std::to_string(peer));
@@ -341,6 +349,19 @@ Status PointChannels::send(Call& call) {
   post_sends(peer);
   settle(peer);
   return {};
+}
+
+// Of the messages to this peer in this version.
+std::uint64_t PointChannels::first_unlogged(std::int32_t peer) const {
+  constexpr std::size_t kSome = 4096;
+  const GroupId pair = pair_of(group_.value, self_, peer);
+  std::uint64_t next = 0;
+  for (;;) {
+    const std::vector<RecordKey> logged = recall_->reader().list(RecordKind::kMessage, timeline_, pair, version_,
+                                                                 Sequence(next), Sequence(UINT64_MAX), kSome);
+    if (!logged.empty()) next = logged.back().round.sequence.value + 1;
+    if (logged.size() < kSome) return next;
+  }
 }
 
 std::vector<Rank> PointChannels::end_waiting_sends() {
@@ -409,6 +430,9 @@ bool PointChannels::load(std::int32_t peer, Sending& s) {
   w.version = s.version.value;
   w.number = s.end ? 0 : s.number;
   s.chunks = chunks_of(s.bytes);
+  if (s.chunks == 0 && s.bytes != 0) {
+    std::memcpy(w.payload.data(), s.call != nullptr ? s.call->spec.input : s.logged.data(), s.bytes);
+  }
   std::memcpy(s.announcement.data(), &w, sizeof w);
   return true;
 }
@@ -552,6 +576,8 @@ void PointChannels::admit(std::int32_t peer) {
                                                std::to_string(message.what.tag) + " before the tags sent after it"));
     }
     p.aside_bytes += message.what.bytes;
+    const std::span payload = inline_payload(p, message.what);
+    message.aside.assign(payload.begin(), payload.end());
     message.aside.resize(message.what.bytes);
   }
   post_chunks(peer);
@@ -561,7 +587,7 @@ void PointChannels::post_chunks(std::int32_t peer) {
   Peer& p = peers_[peer];
   Arriving& a = *p.arriving;
   const std::uint32_t chunks = chunks_of(a.what.bytes);
-  std::byte* scratch = p.chunks.reserve(kWindow * chunk_bytes_);
+  std::byte* scratch = chunks == 0 ? nullptr : p.chunks.reserve(kWindow * chunk_bytes_);
   while (a.chunks_posted < chunks && a.chunks_posted < a.chunks_done + kWindow) {
     const std::uint32_t c = a.chunks_posted++;
     transport_.post_recv(*p.link, header(p.received, c + 1),
@@ -571,9 +597,12 @@ void PointChannels::post_chunks(std::int32_t peer) {
   if (a.chunks_done < chunks) return;
   p.received++;
   auto message = std::move(p.arriving);
+  if (chunks == 0) board_.received(members_[static_cast<std::size_t>(peer)], message->what.bytes);
   if (message->call != nullptr) {
     // Asked for after it had begun to go aside: what lies there goes to its place now.
-    if (!message->aside.empty()) {
+    if (const std::span payload = inline_payload(p, message->what); !payload.empty()) {
+      std::memcpy(message->call->spec.output, payload.data(), payload.size());
+    } else if (!message->aside.empty()) {
       std::memcpy(message->call->spec.output, message->aside.data(), message->what.bytes);
       p.aside_bytes -= message->what.bytes;
     }
@@ -586,6 +615,12 @@ void PointChannels::post_chunks(std::int32_t peer) {
     p.numbers[version_].received.add(message->what.number, message->what.number + 1);
   }
   listen(peer);
+}
+
+// What came with the announcement, which stays where it is until the message has arrived; empty: it comes in chunks.
+std::span<const std::byte> PointChannels::inline_payload(const Peer& peer, const Announcement& what) const {
+  if (chunks_of(what.bytes) != 0) return {};
+  return std::span(peer.announcement).subspan(offsetof(WireAnnouncement, payload), what.bytes);
 }
 
 void PointChannels::on_chunk(std::int32_t peer, std::uint32_t low) {
@@ -626,7 +661,8 @@ void PointChannels::take(std::int32_t peer, Token t, const Status& status) {
                                   [&](const Sending& m) { return (m.sequence & 0xffff) == low; });
       WARREN_CHECK(s != p.sending.end(), "frames finish before their message does");
       // One of the frames was the announcement: what is counted has left, and the last chunk may be missing.
-      const std::uint64_t left = std::min(s->bytes, s->done * chunk_bytes_);
+      const bool whole = s->chunks == 0;
+      const std::uint64_t left = whole ? s->bytes : std::min(s->bytes, s->done * chunk_bytes_);
       const std::uint64_t left_before = s->done == 0 ? 0 : std::min(s->bytes, (s->done - 1) * chunk_bytes_);
       board_.sent(members_[static_cast<std::size_t>(peer)], left - left_before);
       if (++s->done == s->chunks + 1) {

@@ -1091,8 +1091,9 @@ CallSpec point(std::vector<std::int32_t>& v, int peer, int tag, bool sends) {
   return spec;
 }
 
+// Of 192 to 212 bytes the first three are a part of their announcements, the others come in chunks.
 TEST(Engine, PointToPointInAnyOrderOfTags) {
-  for (const std::uint64_t bytes : {std::uint64_t{4}, std::uint64_t{100000}}) {
+  for (const std::uint64_t bytes : {4u, 192u, 100000u}) {
     Mesh mesh({});
     std::vector<std::vector<std::int32_t>> out, in;
     std::vector<std::unique_ptr<Call>> calls;

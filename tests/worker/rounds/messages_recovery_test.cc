@@ -227,13 +227,13 @@ TEST(RecoveryOfMessages, OfAGroupThatItsSenderHasDestroyedAreSentAgain) {
 
 // A sender's new life may have other data, and what the old one logged it may have sent: both are what the log says,
 // the first, whose arrival is not known yet, and the second, which the greeting has said is missing.
-TEST(RecoveryOfMessages, ANewLifeSendsWhatItsHostHasLogged) {
+void sends_what_was_logged(std::size_t values) {
   World world(two_hosts());
   for (int r = 0; r < 2; r++) make_pair_group(world, r, kPair);
   std::vector<std::uint64_t> out[2], in[2];
   for (std::uint64_t i = 0; i < 2; i++) {
-    out[i].assign(3000, i + 1);
-    in[i].assign(3000, 0);
+    out[i].assign(values, i + 1);
+    in[i].assign(values, 0);
   }
   const auto right = std::vector(std::begin(out), std::end(out));
   Call first[2];
@@ -245,7 +245,7 @@ TEST(RecoveryOfMessages, ANewLifeSendsWhatItsHostHasLogged) {
   world.kill(0);
   world.next_generation({0});
   make_pair_group(world, 0, kPair);
-  for (auto& values : out) std::fill(values.begin(), values.end(), 0x5ca1ab1e);
+  for (auto& message : out) std::fill(message.begin(), message.end(), 0x5ca1ab1e);
   Call again[2], receives[2];
   again[0].spec = message(out[0], 1, true);
   receives[0].spec = message(in[0], 0, false);
@@ -260,6 +260,11 @@ TEST(RecoveryOfMessages, ANewLifeSendsWhatItsHostHasLogged) {
   for (int i = 0; i < 2; i++) EXPECT_EQ(in[i], right[static_cast<std::size_t>(i)]) << i;
   EXPECT_EQ(world.failures, std::vector<std::string>());
   EXPECT_EQ(world.gaps, std::vector<std::string>());
+}
+
+TEST(RecoveryOfMessages, ANewLifeSendsWhatItsHostHasLogged) {
+  sends_what_was_logged(3000);
+  sends_what_was_logged(3);  // in one frame
 }
 
 TEST(RecoveryOfMessages, OfADestroyedGroupKeepItsChannelUntilTheNextCommit) {
