@@ -444,7 +444,7 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
   judge_from_ = now + 2 * interval_ms();
   const TimeMs excused = now + (2 * interval_ms() - timeout_ms());
   for (Member& m : members_) m.heard = std::max(m.heard, excused);
-  for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, excused);
+  waiting_.excuse(excused);
   for (auto& [worker, spare] : spares_) spare.heard = std::max(spare.heard, excused);
   for (auto& [life, server] : servers_) server.heard = std::max(server.heard, excused);
   if (state_ == State::kInterrupted) since_ = std::max(since_, excused);
@@ -658,14 +658,11 @@ void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
     if (state_ != State::kGathering) return;
     if (rebuilding_) arm(rebuild_deadline());
   }
-  std::vector<std::string> silent;
-  for (const auto& [worker, w] : waiting_) {
-    if (now >= w.heard + timeout_ms()) silent.push_back(worker);
-  }
+  const std::vector<std::string> silent = waiting_.silent(now, timeout_ms());
   for (const std::string& worker : silent) {
     count(Transition::waiting_lost);
     const Waiting& w = waiting_.at(worker);
-    const Incarnation life(w.member.incarnation());
+    const Incarnation life = w.id();
     log(Severity::kWarning, "worker_lost",
         "worker " + worker + " on host " + w.member.host_id() + " has not been heard for " + seconds(now - w.heard) +
             " while it waited to join",

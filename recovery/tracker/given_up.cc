@@ -32,7 +32,7 @@ std::optional<TrackerMachine::Lack> TrackerMachine::lack() const {
     if (w.report && w.report->has_given_up() && counts(from_wire(w.report->given_up()))) {
       return Lack{Version(w.report->given_up().version()), who};
     }
-    const wire::Logged& logged = w.report ? w.report->logged() : w.logged;
+    const wire::Logged& logged = w.in_memory();
     if (logged.has_given_up() && logged.run() == plan_.run() && counts(from_wire(logged.given_up()))) {
       return Lack{Version(logged.given_up().version()), who};
     }
@@ -105,7 +105,7 @@ void TrackerMachine::undo_unprotected(const std::string& what, TimeMs now, Effec
   std::vector<std::string> workers;
   for (const auto& [worker, w] : waiting_) workers.push_back(worker);
   for (const std::string& worker : workers) {
-    const Incarnation life(waiting_.at(worker).member.incarnation());
+    const Incarnation life = waiting_.at(worker).id();
     remove_waiting(worker);
     refuse(life, Code::kExhausted, interrupt_.reason(), effects);
   }

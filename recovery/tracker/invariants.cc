@@ -63,28 +63,26 @@ void TrackerInvariants::check_indexes(const TrackerMachine& m) {
 }
 
 void TrackerInvariants::check_waiting(const TrackerMachine& m) {
-  WARREN_CHECK(m.waiting_.size() == m.waiting_by_incarnation_.size(), "a worker waits in one life");
+  m.waiting_.check();
   WARREN_CHECK(m.waiting_.size() <= m.settings_.world_size(), "nobody waits beyond the world's size (I8)");
   WARREN_CHECK(!m.planned() || m.candidates() <= m.free_places_.size(), "nobody waits for a place that is taken");
-  for (const auto& [life, worker] : m.waiting_by_incarnation_) {
-    const auto found = m.waiting_.find(worker);
-    WARREN_CHECK(found != m.waiting_.end() && found->second.member.incarnation() == life.value, "indexes agree");
+  for (const auto& [worker, w] : m.waiting_) {
+    const Incarnation life = w.id();
     const auto member = m.rank_by_incarnation_.find(life);
     const bool survivor = member != m.rank_by_incarnation_.end();
-    WARREN_CHECK(survivor == found->second.report.has_value(), "no life joins twice (I6)");
+    WARREN_CHECK(survivor == w.report.has_value(), "no life joins twice (I6)");
     WARREN_CHECK(!survivor || (m.members_[member->second].state == TrackerMachine::MemberState::kSurvivor &&
                                m.place_of(worker) == member->second && m.interrupt_.resume()),
                  "who survives keeps its rank");
     WARREN_CHECK(!m.retired_.contains(life), "no life comes back (I6)");
-    WARREN_CHECK(found->second.candidate == (m.has_places() && !m.place_by_worker_.contains(worker)),
-                 "candidates have no place");
+    WARREN_CHECK(w.candidate == (m.has_places() && !m.place_by_worker_.contains(worker)), "candidates have no place");
   }
 }
 
 void TrackerInvariants::check_spares(const TrackerMachine& m) {
   WARREN_CHECK(m.spares_.size() <= limits::kMaxSpares && m.spares_.size() == m.spares_by_incarnation_.size(),
                "spares are bounded, and wait in one life (I8)");
-  std::size_t calls = 0, takers = 0;
+  std::size_t calls = 0;
   for (const auto& [worker, spare] : m.spares_) {
     WARREN_CHECK(!m.waiting_.contains(worker) && !m.retired_.contains(spare.life) &&
                      m.spares_by_incarnation_.at(spare.life) == worker,
@@ -94,25 +92,22 @@ void TrackerInvariants::check_spares(const TrackerMachine& m) {
     const auto called = m.calls_.find(spare.call->place);
     WARREN_CHECK(called != m.calls_.end() && called->second == worker &&
                      m.state_ == TrackerMachine::State::kGathering && m.free_places_.contains(spare.call->place) &&
-                     !m.takers_.contains(spare.call->place),
+                     !m.waiting_.takers().contains(spare.call->place),
                  "who is called is called for a free place, once all have stopped (I1)");
   }
   for (const auto& [worker, w] : m.waiting_) {
     if (!w.takes) continue;
-    ++takers;
-    const auto taker = m.takers_.find(*w.takes);
-    WARREN_CHECK(taker != m.takers_.end() && taker->second == worker && w.candidate && w.called.value != 0 &&
-                     m.free_places_.contains(*w.takes),
-                 "a place is taken by one spare, and by none whose worker is there");
+    WARREN_CHECK(w.candidate && w.called.value != 0 && m.free_places_.contains(*w.takes),
+                 "a place is taken by no spare whose worker is there");
   }
-  WARREN_CHECK(calls == m.calls_.size() && takers == m.takers_.size(), "indexes agree");
+  WARREN_CHECK(calls == m.calls_.size(), "indexes agree");
 }
 
 void TrackerInvariants::check_servers(const TrackerMachine& m) {
   WARREN_CHECK(m.servers_.empty() || (!m.shrinks() && m.servers_.size() < m.settings_.replicas()),
                "fewer serve than there are copies");
   for (const auto& [life, server] : m.servers_) {
-    WARREN_CHECK(!m.waiting_by_incarnation_.contains(life) && !m.spares_by_incarnation_.contains(life) &&
+    WARREN_CHECK(!m.waiting_.contains(life) && !m.spares_by_incarnation_.contains(life) &&
                      server.member.incarnation() == life.value,
                  "who serves has left for good (I6)");
     const auto rank = m.rank_of(life);
@@ -154,21 +149,13 @@ void TrackerInvariants::check_votes(const TrackerMachine& m) {
 }
 
 void TrackerInvariants::check_bounds(const TrackerMachine& m) {
-  std::size_t survivors = 0, position_bytes = 0, join_bytes = 0;
-  for (const auto& [worker, w] : m.waiting_) {
-    survivors += w.report ? 1 : 0;
-    position_bytes += w.report ? w.report->ByteSizeLong() : 0;
-    join_bytes += (w.held ? w.held->ByteSizeLong() : 0) + w.logged.ByteSizeLong();
-  }
-  for (const TrackerMachine::Farewell& f : m.farewells_) position_bytes += f.said.ByteSizeLong();
+  std::size_t farewell_bytes = 0;
+  for (const TrackerMachine::Farewell& f : m.farewells_) farewell_bytes += f.said.ByteSizeLong();
   const auto reported = static_cast<std::size_t>(
       std::ranges::count(m.members_, TrackerMachine::MemberState::kSurvivor, &TrackerMachine::Member::state));
-  WARREN_CHECK(survivors == reported, "who has reported waits");
-  WARREN_CHECK(survivors == m.survivors_, "who has reported is counted");
-  WARREN_CHECK(position_bytes == m.position_bytes_ && m.has_room_for(0),
+  WARREN_CHECK(m.waiting_.survivors() == reported, "who has reported waits");
+  WARREN_CHECK(farewell_bytes == m.farewell_bytes_ && m.has_room_for(0),
                "what is kept of reports and votes is bounded (I8)");
-  WARREN_CHECK(join_bytes == m.join_bytes_ && join_bytes <= limits::kMaxJoinBytesPerJob,
-               "what is kept of joins is bounded (I8)");
   WARREN_CHECK(m.retired_.size() <= kMaxRetired, "what is remembered is bounded (I8)");
 }
 

@@ -10,12 +10,6 @@
 #include "recovery/wire/job_settings.h"
 
 namespace warren {
-namespace {
-
-// For what joins say, but for the short form of each, which always has room.
-constexpr std::size_t kJoinRoomBytes = limits::kMaxJoinBytesPerJob - limits::kMaxWorldSize * limits::kMaxShortHeldBytes;
-
-}  // namespace
 
 void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   if (state_ == State::kFinished) {
@@ -36,7 +30,7 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
       case MemberState::kGone: return refuse_over(who, join.worker_id(), effects);
     }
   }
-  if (waiting_by_incarnation_.contains(who)) {
+  if (waiting_.contains(who)) {
     count(Transition::join_repeated);
     return send_welcome(who, effects);
   }
@@ -212,8 +206,8 @@ void TrackerMachine::refuse_replaced(Incarnation old_life, const std::string& wh
 }
 
 bool TrackerMachine::has_other_life(const std::string& worker, Incarnation who) const {
-  const auto waits = waiting_.find(worker);
-  if (waits != waiting_.end() && waits->second.member.incarnation() != who.value) return true;
+  const Waiting* const waits = waiting_.find(worker);
+  if (waits != nullptr && waits->id() != who) return true;
   const auto spare = spares_.find(worker);
   if (spare != spares_.end() && spare->second.life != who) return true;
   const auto place = place_of(worker);
@@ -230,7 +224,7 @@ void TrackerMachine::refuse_over(Incarnation who, const std::string& worker, Eff
 
 void TrackerMachine::replace_waiting(const std::string& worker, Effects& effects) {
   count(Transition::join_replaced_waiting);
-  const Incarnation old_life(waiting_.at(worker).member.incarnation());
+  const Incarnation old_life = waiting_.at(worker).id();
   remove_waiting(worker);
   retire(old_life);
   refuse_replaced(old_life, "worker " + worker, effects);
@@ -276,15 +270,14 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   w.candidate = candidate;
   w.takes = takes;
   if (waiting_.empty()) next_log_ = std::max(next_log_, now + kWaitLogIntervalMs);
-  waiting_.insert_or_assign(worker, std::move(w));
-  waiting_by_incarnation_[who] = worker;
+  waiting_.add(std::move(w));
   if (place) free_places_.erase(*place);
-  if (takes) takers_[*takes] = worker;
   ++joins_;
   if (place) {
     // The place's own worker is there.
     end_call(*place);
-    if (const auto taker = takers_.find(*place); taker != takers_.end()) displace(std::string(taker->second), effects);
+    const auto& takers = waiting_.takers();
+    if (const auto taker = takers.find(*place); taker != takers.end()) displace(std::string(taker->second), effects);
   }
   if (join.called() == 0 && has_places() && logged()) give_places_back_to(join.host_id(), effects);
   refuse_surplus_candidates(effects);
@@ -342,56 +335,40 @@ void TrackerMachine::take_held(Waiting& w, const wire::Join& join, Effects& effe
   w.held = join.held();
   const bool learns = may_be_older_ && may_learn() && is_newer(w.held->known());
   if (planned() && !learns) w.held->mutable_known()->clear_plan();
-  if (join_bytes_ + w.held->ByteSizeLong() > kJoinRoomBytes) {
+  if (!waiting_.has_room_for(w.join_bytes())) {
     count(Transition::held_too_large);
     log(Severity::kWarning, "disk_report_dropped",
-        "what the disks of job " + options_.job + " hold takes more than " + std::to_string(kJoinRoomBytes) +
-            " bytes to say; the rounds of " + worker_on_host(join.worker_id(), join.host_id()) + " count as lost",
+        "what the disks of job " + options_.job + " hold takes more than " +
+            std::to_string(WaitingRoom::kJoinRoomBytes) + " bytes to say; the rounds of " +
+            worker_on_host(join.worker_id(), join.host_id()) + " count as lost",
         effects, {{"worker", join.worker_id()}});
     w.held->clear_rounds();
     w.held->mutable_known()->clear_plan();
     w.held->mutable_known()->clear_setups();
   }
-  join_bytes_ += w.held->ByteSizeLong();
 }
 
 // Without it rounds that only dead lives have seen are computed again: as if their memory had been lost too.
-void TrackerMachine::take_logged(Waiting& w, const wire::Join& join) {
+void TrackerMachine::take_logged(Waiting& w, const wire::Join& join) const {
   if (!join.has_logged() || !logged()) return;
-  const std::size_t bytes = join.logged().ByteSizeLong();
-  if (join_bytes_ + bytes > kJoinRoomBytes) return;
-  join_bytes_ += bytes;
-  w.logged = join.logged();
+  if (waiting_.has_room_for(w.join_bytes() + join.logged().ByteSizeLong())) w.logged = join.logged();
 }
 
 void TrackerMachine::refuse_surplus_candidates(Effects& effects) {
   while (candidates() > free_places_.size()) {
-    const Waiting* last = nullptr;
-    for (const auto& [id, w] : waiting_) {
-      if (w.candidate && (last == nullptr || w.arrival > last->arrival)) last = &w;
-    }
-    displace(std::string(last->member.worker_id()), effects);
+    displace(std::string(waiting_.last_candidate().member.worker_id()), effects);
   }
 }
 
 void TrackerMachine::erase_waiting(const std::string& worker_id) {
-  const auto found = waiting_.find(worker_id);
-  waiting_by_incarnation_.erase(Incarnation(found->second.member.incarnation()));
-  if (found->second.report) position_bytes_ -= found->second.report->ByteSizeLong();
-  if (found->second.held) join_bytes_ -= found->second.held->ByteSizeLong();
-  join_bytes_ -= found->second.logged.ByteSizeLong();
   if (const auto place = place_of(worker_id)) free_places_.insert(*place);
-  survivors_ -= found->second.report ? 1 : 0;
-  if (found->second.takes) takers_.erase(*found->second.takes);
-  waiting_.erase(found);
+  waiting_.remove(worker_id);
 }
 
 void TrackerMachine::clear_waiting() {
   waiting_.clear();
-  waiting_by_incarnation_.clear();
   farewells_.clear();
-  takers_.clear();
-  survivors_ = position_bytes_ = join_bytes_ = 0;
+  farewell_bytes_ = 0;
 }
 
 void TrackerMachine::remove_waiting(const std::string& worker_id) {

@@ -44,12 +44,13 @@ bool TrackerMachine::comes_in_vain() const {
 }
 
 void TrackerMachine::look_for_what_is_out_of_reach(const Waiting& w) {
-  if (!out_of_reach_of_all_ || w.report || !holds(w)) return;
+  if (!out_of_reach_of_all_ || w.report || !w.holds()) return;
   if (!out_of_reach_of_all_->hosts.contains(w.member.host_id())) out_of_reach_of_all_.reset();
 }
 
 bool TrackerMachine::lose_if_too_few_have_loaded(TimeMs now, Effects& effects) {
-  if (!shrinks() || !comes_in_vain() || !has_places() || !interrupt_.resume() || survivors_ == 0) return false;
+  if (!shrinks() || !comes_in_vain() || !has_places() || !interrupt_.resume() || waiting_.survivors() == 0)
+    return false;
   if (loaded_survivors() >= settings_.min_workers()) return false;
   lose_job(Code::kUnavailable,
            out_of_reach_of_all_->why + ", and " + std::to_string(loaded_survivors()) +
@@ -220,9 +221,9 @@ void TrackerMachine::forget(const std::string& why, Effects& effects) {
   if (state_ == State::kFinished) return;  // whoever asks is told that it is finished
   const auto tell = [&](Incarnation life) { send_refused(life, Code::kClosed, why, effects); };
   for (const auto& [life, rank] : rank_by_incarnation_) {
-    if (members_[rank].state != MemberState::kGone && !waiting_by_incarnation_.contains(life)) tell(life);
+    if (members_[rank].state != MemberState::kGone && !waiting_.contains(life)) tell(life);
   }
-  for (const auto& [life, worker] : waiting_by_incarnation_) tell(life);
+  for (const auto& [life, worker] : waiting_.workers()) tell(life);
   for (const auto& [life, worker] : spares_by_incarnation_) tell(life);
   for (const auto& [life, server] : servers_) tell(life);
   for (const auto& [life, until] : hopes_until_) tell(life);

@@ -49,19 +49,18 @@ bool TrackerMachine::follow_plan(bool whole, Ranks& ranks, PlanStart& start, Tim
   }
   std::vector<std::size_t> free;
   for (const std::size_t place : free_places_) {
-    if (!takers_.contains(place)) free.push_back(place);
+    if (!waiting_.takers().contains(place)) free.push_back(place);
   }
   if (whole && !free.empty() && now < since_ + timeout_ms()) {
     arm(since_ + timeout_ms());
     return false;
   }
   // Now that each has said what its host holds. The places' own workers may still come.
-  if (!takers_.empty() && !spares_in_reach(hosts_there())) {
+  if (!waiting_.takers().empty() && !spares_in_reach(hosts_there())) {
     send_back_takers(effects);
     return false;
   }
-  const bool survived =
-      std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return w.second.report.has_value(); });
+  const bool survived = waiting_.survivors() != 0;
   if (may_be_older_ && may_learn()) {
     if (const auto until = waits_for_newer_plan(survived, now)) {
       arm(*until);
@@ -115,12 +114,7 @@ bool TrackerMachine::find_start(bool survived, PlanStart& start, TimeMs now, Eff
 
 // Candidates get free places by their arrival, and spares the places for which they were called.
 void TrackerMachine::give_places(bool whole, const std::vector<std::size_t>& free, Ranks& ranks, Effects& effects) {
-  std::vector<const Waiting*> by_arrival;
-  for (const auto& [worker, w] : waiting_) {
-    if (w.candidate && !w.takes) by_arrival.push_back(&w);
-  }
-  std::sort(by_arrival.begin(), by_arrival.end(),
-            [](const Waiting* a, const Waiting* b) { return a->arrival < b->arrival; });
+  const std::vector<const Waiting*> by_arrival = waiting_.candidates();
   WARREN_CHECK(whole ? by_arrival.size() == free.size() : by_arrival.size() <= free.size(),
                "nobody waits beyond the free places");
   const auto give = [&](const std::string& who, const std::string& worker, std::size_t place) {
@@ -132,7 +126,7 @@ void TrackerMachine::give_places(bool whole, const std::vector<std::size_t>& fre
     count(Transition::candidate_placed);
     give("worker ", by_arrival[i]->member.worker_id(), free[i]);
   }
-  for (const auto& [place, worker] : takers_) {
+  for (const auto& [place, worker] : waiting_.takers()) {
     count(Transition::spare_placed);
     ++spares_used_;
     give("spare ", worker, place);
@@ -185,10 +179,9 @@ bool TrackerMachine::memory_survives() const {
     if (m.absent()) continue;
     domains.insert(m.domain_id());
     // Only the worker's own new life has looked after its last one had ended.
-    const auto successor = waiting_.find(m.worker_id());
-    const bool kept =
-        successor != waiting_.end() &&
-        std::ranges::find(successor->second.logged.lives(), m.incarnation()) != successor->second.logged.lives().end();
+    const Waiting* const successor = waiting_.find(m.worker_id());
+    const bool kept = successor != nullptr &&
+                      std::ranges::find(successor->logged.lives(), m.incarnation()) != successor->logged.lives().end();
     if (!kept && !is_served(m.host_id())) lost.insert(m.domain_id());
   }
   return lost.size() < std::min<std::size_t>(settings_.replicas(), domains.size());
@@ -276,7 +269,7 @@ void TrackerMachine::make_plan(const Ranks& ranks, PlanStart start, TimeMs now, 
   if (from_disks != 0) count(Transition::planned_from_disks);
   note_survivors_setups();
   keep(std::move(setups));
-  const std::size_t survivors = survivors_;
+  const std::size_t survivors = waiting_.survivors();
   prepare_telling(before, now);
   enter_running(now);
   count(Transition::planned);
@@ -300,7 +293,7 @@ std::vector<PlanMaker::Worker> TrackerMachine::workers_with(const Ranks& ranks) 
 }
 
 void TrackerMachine::count_beginning(const PlanMaker& maker, const PlanStart& start) {
-  if (survivors_ > 0) {
+  if (waiting_.survivors() > 0) {
     count(Transition::planned_with_survivors);
   } else if (start.goes_on) {
     count(Transition::planned_from_memory);
@@ -368,7 +361,7 @@ void TrackerMachine::prepare_telling(const wire::Plan& before, TimeMs now) {
   plan_bytes_out_ = 0;
   plans_counted_from_ = now;
   unannounced_ = 0;
-  if (survivors_ == 0) return;
+  if (waiting_.survivors() == 0) return;
   const wire::Plan changes = changes_between(before, plan_);
   told_base_ = Generation(changes.base_generation());
   if (changes.base_generation() != 0) {

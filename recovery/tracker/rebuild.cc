@@ -89,7 +89,7 @@ bool TrackerMachine::knows_nothing() const {
 }
 
 bool TrackerMachine::is_stranger(Incarnation who, const wire::Envelope& e) const {
-  if (!knows_nothing() || waiting_by_incarnation_.contains(who) || retired_.contains(who)) return false;
+  if (!knows_nothing() || waiting_.contains(who) || retired_.contains(who)) return false;
   // Who joins has no plan, and who ends has nothing to go on with.
   return !e.has_join() && !e.has_stopped() && !(e.has_leave() && !e.leave().finalize());
 }
@@ -152,7 +152,7 @@ std::size_t TrackerMachine::told() const {
     if (m.absent()) return false;
     const auto stranger = rebuilding_->strangers.find(Incarnation(m.incarnation()));
     if (stranger != rebuilding_->strangers.end()) return stranger->second.generation() != 0;
-    return waiting_by_incarnation_.contains(Incarnation(m.incarnation()));  // its plan has not reached it
+    return waiting_.contains(Incarnation(m.incarnation()));  // its plan has not reached it
   }));
 }
 
@@ -299,9 +299,8 @@ bool TrackerMachine::learn_from_disks(TimeMs now, Effects& effects) {
       if (w.held && w.held->run() == plan_.run()) told.push_back(&w.held->known());
     }
     *known.mutable_setups() = newest_of(known.plan(), told).setups();
-    const bool survived = std::ranges::any_of(waiting_, [&](const auto& w) {
-      return w.second.report && find_in(known.plan(), Incarnation(w.second.member.incarnation())) != nullptr;
-    });
+    const bool survived = std::ranges::any_of(
+        waiting_, [&](const auto& w) { return w.second.report && find_in(known.plan(), w.second.id()) != nullptr; });
     if (survived) {
       generation_ = std::max(generation_, Generation(known.generation()).next());
       return false;
@@ -351,7 +350,7 @@ void TrackerMachine::learn(const wire::Known& known, const std::string& from, Ti
   if (!interrupted) newer.promises_.ask(now);
   std::set<Incarnation> again;
   for (const auto& [worker, life] : promises_.lives()) again.insert(life);
-  for (const auto* lives : {&waiting_by_incarnation_, &spares_by_incarnation_}) {
+  for (const auto* lives : {&waiting_.workers(), &std::as_const(spares_by_incarnation_)}) {
     for (const auto& [life, worker] : *lives) again.insert(life);
   }
   *this = std::move(newer);

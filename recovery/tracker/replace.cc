@@ -199,8 +199,8 @@ bool TrackerMachine::given_away(std::size_t place, TimeMs now) const {
   const bool for_nobody = leaves_for_good(place) || excluded(own, now);
   if ((!for_nobody && (!leaves_ || rank_of(leaves_->life) != place)) || out_of_reach_) return false;
   if (state_ != State::kRunning && !interrupt_.resume()) return false;
-  if (state_ == State::kGathering && (survivors_ == 0 || now >= since_ + timeout_ms())) return false;
-  if (for_nobody || takers_.contains(place) || calls_.contains(place)) return true;
+  if (state_ == State::kGathering && (waiting_.survivors() == 0 || now >= since_ + timeout_ms())) return false;
+  if (for_nobody || waiting_.takers().contains(place) || calls_.contains(place)) return true;
   return std::ranges::any_of(
       spares_, [&](const auto& s) { return s.first != own && !s.second.call && counts_on(s.second.host_id); });
 }

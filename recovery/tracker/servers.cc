@@ -61,7 +61,7 @@ void TrackerMachine::take_farewell(std::size_t rank, const wire::Leave& l) {
   const std::size_t bytes = l.ByteSizeLong();
   if (!logged() || shrinks() || !others_answer_for(rank) || !has_room_for(bytes)) return;
   count(Transition::farewell_taken);
-  position_bytes_ += bytes;
+  farewell_bytes_ += bytes;
   farewells_.push_back({l, plan_.members(static_cast<int>(rank)).host_id()});
 }
 
@@ -69,9 +69,7 @@ void TrackerMachine::take_farewell(std::size_t rank, const wire::Leave& l) {
 // has its memory open, and may have reported before the last piece came. If all of them have died before the next plan,
 // it is nowhere; where a launcher has kept it, their next lives tell it.
 bool TrackerMachine::is_there_still(const Farewell& farewell) const {
-  return std::ranges::any_of(waiting_, [&](const auto& w) {
-    return w.second.report.has_value() && w.second.member.host_id() == farewell.host_id;
-  });
+  return waiting_.has_survivor_on(farewell.host_id);
 }
 
 void TrackerMachine::on_server(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
@@ -216,8 +214,8 @@ void TrackerMachine::forget_what_leavers_say() {
     server.setups.Clear();
     server.newest = kPreamble;
   }
-  for (const Farewell& f : farewells_) position_bytes_ -= f.said.ByteSizeLong();
   farewells_.clear();
+  farewell_bytes_ = 0;
 }
 
 }  // namespace warren

@@ -55,7 +55,7 @@ std::optional<TimeMs> TrackerMachine::goes_on_from() const {
   const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());
   // Nobody else holds anything, and nobody else is waited for: who comes for such a place waits until it is called.
   const bool all_back = std::ranges::all_of(free_places_, [this](std::size_t place) { return vacant(place); });
-  if (interrupt_.resume() && survivors_ != 0) {
+  if (interrupt_.resume() && waiting_.survivors() != 0) {
     // Those who are lost may hold what others have to load. (Who need not go on without these, and would have gone on
     // had none of them come.)
     const bool loads = committed_ && waiting_.size() != loaded_survivors();
@@ -101,7 +101,7 @@ bool TrackerMachine::send_back_newcomers(Effects& effects) {
     const std::string host = w.member.host_id();
     if (w.report) {
       // It was about to load: its next life waits.
-      const Incarnation life(w.member.incarnation());
+      const Incarnation life = w.id();
       remove_waiting(worker);
       retire(life);
       refuse(life, Code::kClosed,

@@ -132,7 +132,7 @@ void TrackerMachine::replace_spare(const std::string& worker, Effects& effects) 
 
 void TrackerMachine::displace(const std::string& worker, Effects& effects) {
   const Waiting& w = waiting_.at(worker);
-  const Incarnation who(w.member.incarnation());
+  const Incarnation who = w.id();
   if (!w.member.waits() || spares_.size() == limits::kMaxSpares) {
     count(Transition::candidate_displaced);
     remove_waiting(worker);
@@ -145,7 +145,7 @@ void TrackerMachine::displace(const std::string& worker, Effects& effects) {
   count(Transition::spare_displaced);
   const Generation called = w.called;
   // Called in vain, it is not called again for this interrupt.
-  if (called.value != 0 && !holds(w)) found_nothing_.insert(w.member.host_id());
+  if (called.value != 0 && !w.holds()) found_nothing_.insert(w.member.host_id());
   Spare spare{who, w.member.host_id(), w.member.domain_id(), w.arrival, w.heard, {}};
   remove_waiting(worker);
   spares_.emplace(worker, std::move(spare));
@@ -159,7 +159,7 @@ void TrackerMachine::displace(const std::string& worker, Effects& effects) {
 void TrackerMachine::give_places_back_to(const std::string& host_id, Effects& effects) {
   const auto of_host = [&](std::size_t place) { return plan_.members(static_cast<int>(place)).host_id() == host_id; };
   std::vector<std::string> strangers;
-  for (const auto& [place, worker] : takers_) {
+  for (const auto& [place, worker] : waiting_.takers()) {
     if (of_host(place) && waiting_.at(worker).member.host_id() != host_id) strangers.push_back(worker);
   }
   for (const std::string& worker : strangers) displace(worker, effects);
@@ -181,13 +181,10 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   const bool late = now >= since_ + timeout_ms();
   if (!late) arm(since_ + timeout_ms());
   // All start again after a rollback, and when none has survived: their places are theirs.
-  const bool at_once = interrupt_.resume() && survivors_ != 0;
+  const bool at_once = interrupt_.resume() && waiting_.survivors() != 0;
   if (!at_once && !late) return;
 
-  std::set<std::string> looked_early;  // hosts
-  for (const auto& [worker, w] : waiting_) {
-    if (!w.report && w.called.value == 0) looked_early.insert(w.member.host_id());
-  }
+  const std::set<std::string> looked_early = waiting_.hosts_looked_at_early();
   // Where there are places that nobody has had, those come last without whose workers the job goes on: they may return.
   std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
   const auto may_return = [this](std::size_t rank) { return absent(rank) && !vacant(rank); };
@@ -197,7 +194,7 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   std::vector<FreePlace> places;
   for (const std::size_t rank : free) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
-    if (takers_.contains(rank) || calls_.contains(rank) || (!late && !m.waits() && !is_vacant(m))) continue;
+    if (waiting_.takers().contains(rank) || calls_.contains(rank) || (!late && !m.waits() && !is_vacant(m))) continue;
     if (places.size() == free_places_.size() - spoken_for) break;
     ranks.push_back(rank);
     const bool replaced = leaves_ && rank_of(leaves_->life) == rank;
@@ -252,8 +249,7 @@ bool TrackerMachine::send_back_early_lookers(const std::vector<FreePlace>& place
   }
   std::vector<std::string> early;
   for (const auto& [worker, w] : waiting_) {
-    const bool looked_early = !w.report && w.called.value == 0;
-    if (looked_early && w.member.waits() && hosts.contains(w.member.host_id())) early.push_back(worker);
+    if (w.looked_early() && w.member.waits() && hosts.contains(w.member.host_id())) early.push_back(worker);
   }
   for (const std::string& worker : early) displace(worker, effects);
   return !early.empty();
@@ -276,7 +272,7 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
   }
   // Those in whose places others wait are done with: the spares are not gone through any more.
   std::vector<std::string> displaced;
-  for (const auto& [place, worker] : takers_) {
+  for (const auto& [place, worker] : waiting_.takers()) {
     if (calls_.contains(place)) displaced.push_back(worker);
   }
   for (const std::string& worker : displaced) displace(worker, effects);
@@ -346,15 +342,8 @@ void TrackerMachine::drop_silent_spares(TimeMs now, Effects& effects) {
   if (!silent.empty()) forget_unused_settings();
 }
 
-bool TrackerMachine::holds(const Waiting& w) {
-  return w.report || (w.held && !w.held->mirrored()) || w.logged.lives_size() != 0;
-}
-
 std::set<std::string> TrackerMachine::hosts_there() const {
-  std::set<std::string> there;
-  for (const auto& [worker, w] : waiting_) {
-    if (holds(w)) there.insert(w.member.host_id());
-  }
+  std::set<std::string> there = waiting_.hosts_that_hold();
   // Not known before they say it.
   for (const auto& [place, worker] : calls_) {
     const std::string& host = spares_.at(worker).host_id;
@@ -384,7 +373,7 @@ void TrackerMachine::send_back_takers(Effects& effects) {
   count(Transition::takers_sent_back);
   out_of_reach_ = true;
   std::vector<std::string> takers;
-  for (const auto& [place, worker] : takers_) takers.push_back(worker);
+  for (const auto& [place, worker] : waiting_.takers()) takers.push_back(worker);
   for (const std::string& worker : takers) displace(worker, effects);
 }
 
@@ -397,7 +386,7 @@ bool TrackerMachine::spares_in_reach(const std::set<std::string>& there) const {
 }
 
 void TrackerMachine::fence_suspects(TimeMs now, Effects& effects) {
-  if (state_ != State::kInterrupted || !interrupt_.resume() || survivors_ == 0) return;
+  if (state_ != State::kInterrupted || !interrupt_.resume() || waiting_.survivors() == 0) return;
   std::vector<std::size_t> suspects;
   TimeMs due = answered_ + kSuspectMs;
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
@@ -476,15 +465,16 @@ void TrackerMachine::tell_what_to_follow(const wire::Followed& has, Spare& spare
 }
 
 std::string TrackerMachine::describe_spares() const {
-  if (spares_.empty() && takers_.empty()) return {};
-  const std::string count = std::to_string(spares_.size() + takers_.size());
+  const std::size_t waiting = spares_.size() + waiting_.takers().size();
+  if (waiting == 0) return {};
+  const std::string count = std::to_string(waiting);
   if (out_of_reach_) {
     return "; " + count +
            " spares wait, and are not used: with them alone, what was logged and committed might be out of reach on "
            "the machines of those who are missing";
   }
   return "; " + count + " spares wait" +
-         (survivors_ == 0 || !interrupt_.resume() ? " for those who do not come back" : "");
+         (waiting_.survivors() == 0 || !interrupt_.resume() ? " for those who do not come back" : "");
 }
 
 }  // namespace warren

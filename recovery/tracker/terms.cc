@@ -57,7 +57,7 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
     if (now < promises_.heard() + timeout_ms()) {
       for (Member& m : members_) m.heard = std::max(m.heard, now);
     }
-    for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, now);
+    waiting_.excuse(now);
     for (auto& [life, server] : servers_) {
       server.heard = std::max(server.heard, now);
       server.until = std::max(server.until, now + timeout_ms());

@@ -184,9 +184,7 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
     Member& m = members_[*rank];
     if (m.state != MemberState::kGone) m.heard = now;
   }
-  if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
-    waiting_.at(waiting->second).heard = now;
-  }
+  waiting_.hear(who, now);
   if (const auto spare = spares_by_incarnation_.find(who); spare != spares_by_incarnation_.end()) {
     spares_.at(spare->second).heard = now;
   }
@@ -412,7 +410,7 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
   if (l.finalize()) return on_finalize(who, l, now, effects);
   if (servers_.contains(who)) return on_server(who, l, now, effects);
   // Its job may be made up from what members tell, and name it.
-  if (l.serves_ms() != 0 && knows_nothing() && !waiting_by_incarnation_.contains(who)) {
+  if (l.serves_ms() != 0 && knows_nothing() && !waiting_.contains(who)) {
     return count(Transition::server_unknown);
   }
   const auto rank = rank_of(who);
@@ -423,10 +421,10 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
   } else if (l.serves_ms() != 0 && stands) {
     take_farewell(*rank, l);
   }
-  if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
+  if (const Waiting* const waiting = waiting_.find(who)) {
     count(Transition::waiting_left);
     if (l.preempted()) ++preemptions_;
-    const std::string worker = waiting->second;
+    const std::string worker = waiting->member.worker_id();
     if (!serves) {
       log(Severity::kWarning, "worker_left",
           "worker " + worker + (l.preempted() ? " was preempted" : " left") + " before the job was complete" +

@@ -89,6 +89,7 @@
 #include "recovery/tracker/promises.h"
 #include "recovery/tracker/retired_lives.h"
 #include "recovery/tracker/topology_planner.h"
+#include "recovery/tracker/waiting_room.h"
 #include "recovery/wire/messages.pb.h"
 
 namespace warren {
@@ -269,20 +270,7 @@ class TrackerMachine {
     Version version;
     std::string who;
   };
-  // A life that waits for the next plan: it has joined, or survived.
-  struct Waiting {
-    wire::Member member;                 // rank and local ranks are not set yet
-    std::optional<wire::Report> report;  // a survivor's
-    std::optional<wire::Held> held;      // what a new life's disk holds
-    wire::Logged logged;                 // what the memory of a new life's host does
-    std::uint32_t attempt = 0;
-    std::uint64_t arrival = 0;
-    TimeMs heard;
-    bool candidate = false;            // for the place of another worker id
-    Generation called;                 // a spare's: as in its join
-    std::optional<std::size_t> takes;  // the place that it was called for, and that is another's
-    bool resize = false;               // wire::Join
-  };
+  using Waiting = WaitingRoom::Life;
   // A life that waits until a place is free.
   struct Spare {
     struct Call {
@@ -462,8 +450,6 @@ class TrackerMachine {
   void leave_hosts(const wire::Plan& before);
   [[nodiscard]] TimeMs answer_due(const Spare& spare) const;
   void drop_silent_spares(TimeMs now, Effects& effects);
-  // It has told of something that its host holds.
-  [[nodiscard]] static bool holds(const Waiting& waiting);
   // Where a spare of that host may bring something yet.
   [[nodiscard]] bool counts_on(const std::string& host) const {
     return !found_nothing_.contains(host) && !passed_over_.contains(host);
@@ -603,7 +589,7 @@ class TrackerMachine {
   void forget_what_leavers_say();  // it is undone
 
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
-  void take_logged(Waiting& w, const wire::Join& join);
+  void take_logged(Waiting& w, const wire::Join& join) const;
   void refuse_surplus_candidates(Effects& effects);
   void erase_waiting(const std::string& worker_id);
   void clear_waiting();
@@ -752,13 +738,10 @@ class TrackerMachine {
   std::vector<Member> members_;  // by rank in plan_
   std::map<Incarnation, std::size_t> rank_by_incarnation_;
   std::map<std::string, std::size_t> place_by_worker_;
-  std::map<std::string, Waiting> waiting_;  // by worker id
-  std::map<Incarnation, std::string> waiting_by_incarnation_;
-  std::size_t absent_ = 0;                     // of members_: the plan goes on without them
-  std::set<std::size_t> free_places_;          // ranks of plan_ whose worker has not come back
-  std::size_t survivors_ = 0;                  // of those who wait
-  std::map<std::size_t, std::string> takers_;  // by place: who waits, and was called for it
-  std::map<std::string, Spare> spares_;        // by worker id
+  WaitingRoom waiting_;
+  std::size_t absent_ = 0;               // of members_: the plan goes on without them
+  std::set<std::size_t> free_places_;    // ranks of plan_ whose worker has not come back
+  std::map<std::string, Spare> spares_;  // by worker id
   std::map<Incarnation, std::string> spares_by_incarnation_;
   std::map<std::size_t, std::string> calls_;  // by place: the spare that was called for it, and has not answered
   std::set<std::string> found_nothing_;       // hosts whose spares have looked in vain since the interrupt
@@ -782,10 +765,9 @@ class TrackerMachine {
   // Of those, by (group, name): what lives of plan_ have completed; what is no part of committed_. A tracker that is
   // started again knows of none.
   std::set<std::pair<std::uint64_t, std::uint64_t>> survivors_setups_, setups_since_commit_;
-  bool commit_learned_ = false;     // committed_, from a member
-  Ballot ballot_;                   // on next_version(), in timeline_
-  std::size_t position_bytes_ = 0;  // of reports and farewells
-  std::size_t join_bytes_ = 0;      // of what disks and memory hold
+  bool commit_learned_ = false;  // committed_, from a member
+  Ballot ballot_;                // on next_version(), in timeline_
+  std::size_t farewell_bytes_ = 0;
   // The plan's frontier calls rounds completed of which no survivor knows, but an earlier plan; and, from a gap in the
   // log until the next plan: it proved wrong, survivors alone count.
   bool frontier_inherited_ = false, distrust_inherited_ = false;

@@ -60,8 +60,8 @@ bool TrackerMachine::end_for_unusable(TimeMs now, Effects& effects) {
 
 // Before places are given: those who wait are on the hosts that they have named, but for those that share no memory.
 void TrackerMachine::set_apart(Effects& effects) {
-  std::map<std::uint32_t, Waiting*> by_rank;
-  for (auto& [worker, w] : waiting_) {
+  std::map<std::uint32_t, const Waiting*> by_rank;
+  for (const auto& [worker, w] : waiting_) {
     const auto place = place_by_worker_.find(worker);
     if (place != place_by_worker_.end()) by_rank[static_cast<std::uint32_t>(place->second)] = &w;
   }
@@ -79,10 +79,10 @@ void TrackerMachine::set_apart(Effects& effects) {
     }
     if (links.empty()) return;
     const auto most = std::ranges::max_element(links, {}, [](const auto& l) { return l.second; });
-    wire::Member& member = by_rank.at(most->first)->member;
+    const wire::Member& member = by_rank.at(most->first)->member;
     const std::string before = member.host_id();
     const std::string suffix = ":rank-" + std::to_string(most->first);
-    member.set_host_id(before.substr(0, limits::kMaxHostIdBytes - suffix.size()) + suffix);
+    waiting_.move_to_host(member.worker_id(), before.substr(0, limits::kMaxHostIdBytes - suffix.size()) + suffix);
     // Its links are new ones.
     for (auto& [pair, link] : futile_) {
       if (pair.a == most->first || pair.b == most->first) link.generations = 0;

@@ -53,7 +53,6 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
   if (r.committed_version() != 0 && Timeline(r.committed_timeline()) == timeline_) {
     learn_commit(Version(r.committed_version()), timeline_, effects);
   }
-  position_bytes_ += bytes;
   m.state = MemberState::kSurvivor;
   Waiting w;
   w.member = plan_.members(static_cast<int>(*rank));
@@ -61,15 +60,12 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
   w.attempt = m.attempt;
   w.arrival = ++arrivals_;
   w.heard = now;
-  const std::string& worker = w.member.worker_id();
   log(Severity::kInfo, "worker_reported",
       name(*rank) + " has stopped in " + of_program(Version(r.version())) + " and waits for the next generation",
       effects, {{"rank", std::to_string(*rank)}, {"version", std::to_string(r.version())}});
-  waiting_by_incarnation_[who] = worker;
   free_places_.erase(*rank);
   answered_ = now;
-  ++survivors_;
-  waiting_.insert_or_assign(worker, std::move(w));
+  waiting_.add(std::move(w));
   refuse_surplus_candidates(effects);
   send_welcome(who, effects);
   maybe_gather(now, effects);
@@ -124,7 +120,7 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
       }
     }
     for (const auto& [worker, w] : waiting_) {
-      const wire::Logged& l = w.report ? w.report->logged() : w.logged;
+      const wire::Logged& l = w.in_memory();
       if (continues(l)) {
         for (const wire::Position& p : l.positions()) logged.push_back(&p);
       }
@@ -167,7 +163,7 @@ Result<std::vector<wire::Setup>> TrackerMachine::next_setups(bool goes_on) const
   for (const Farewell& f : farewells_) add(f.said.setups(), f.said.logged(), is_there_still(f));
   for (const auto& [worker, w] : waiting_) {
     if (w.report) lists.push_back(&w.report->setups());
-    const wire::Logged& l = w.report ? w.report->logged() : w.logged;
+    const wire::Logged& l = w.in_memory();
     if (goes_on && continues(l)) lists.push_back(&l.setups());
   }
   return merge_setups(lists, served, timeline_);
@@ -268,7 +264,7 @@ bool TrackerMachine::states_differ(TimeMs now, Effects& effects) {
 
 // Of what reports, votes and farewells say.
 bool TrackerMachine::has_room_for(std::size_t bytes) const {
-  return position_bytes_ + ballot_.bytes() + bytes <= limits::kMaxPositionBytesPerJob;
+  return waiting_.report_bytes() + farewell_bytes_ + ballot_.bytes() + bytes <= limits::kMaxPositionBytesPerJob;
 }
 
 void TrackerMachine::commit(TimeMs now, Effects& effects) {

@@ -73,10 +73,9 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   add_missing_ranks(now, v.waits);
   add_what_is_awaited(v.waiting_for, now, v.waits);
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-    const auto w = waiting_.find(plan_.members(static_cast<int>(rank)).worker_id());
+    const Waiting* const w = waiting_.find(plan_.members(static_cast<int>(rank)).worker_id());
     const Rank id(static_cast<std::int32_t>(rank));
-    v.members.push_back(w != waiting_.end() ? waiting_view(id, w->second, v.limits, now)
-                                            : member_view(rank, v.limits, now));
+    v.members.push_back(w != nullptr ? waiting_view(id, *w, v.limits, now) : member_view(rank, v.limits, now));
   }
   for (const auto& [worker, w] : waiting_) {
     if (!has_places() || w.candidate) v.members.push_back(waiting_view(kNoRank, w, v.limits, now));
