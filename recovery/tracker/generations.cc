@@ -386,8 +386,6 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
     refuse(spare.life, Code::kFinished, "job " + options_.job + " is finished", effects);
   }
   spares_.clear();
-  spares_by_incarnation_.clear();
-  calls_.clear();
   dismiss_servers(Code::kFinished, "the job is finished", effects);
   members_.clear();
   absent_ = 0;
@@ -445,7 +443,7 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
   const TimeMs excused = now + (2 * interval_ms() - timeout_ms());
   for (Member& m : members_) m.heard = std::max(m.heard, excused);
   waiting_.excuse(excused);
-  for (auto& [worker, spare] : spares_) spare.heard = std::max(spare.heard, excused);
+  spares_.excuse(excused);
   for (auto& [life, server] : servers_) server.heard = std::max(server.heard, excused);
   if (state_ == State::kInterrupted) since_ = std::max(since_, excused);
   // Who is back may not have been heard.

@@ -208,8 +208,8 @@ void TrackerMachine::refuse_replaced(Incarnation old_life, const std::string& wh
 bool TrackerMachine::has_other_life(const std::string& worker, Incarnation who) const {
   const Waiting* const waits = waiting_.find(worker);
   if (waits != nullptr && waits->id() != who) return true;
-  const auto spare = spares_.find(worker);
-  if (spare != spares_.end() && spare->second.life != who) return true;
+  const Spare* const spare = spares_.find(worker);
+  if (spare != nullptr && spare->life != who) return true;
   const auto place = place_of(worker);
   return place && members_[*place].state != MemberState::kGone &&
          plan_.members(static_cast<int>(*place)).incarnation() != who.value;
@@ -241,11 +241,11 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   const auto place = place_of(worker);
   if (waiting_.contains(worker)) replace_waiting(worker, effects);
   std::optional<std::size_t> takes;
-  if (const auto spare = spares_.find(worker); spare != spares_.end()) {
-    if (spare->second.life != who) {
+  if (const Spare* const spare = spares_.find(worker)) {
+    if (spare->life != who) {
       replace_spare(worker, effects);
     } else {
-      const Spare answers = take_spare(worker);
+      const Spare answers = spares_.take(worker);
       if (answers.call && answers.call->place != place) takes = answers.call->place;
       count(Transition::spare_answered);
     }

@@ -68,7 +68,6 @@ void TrackerMachine::lose_job(Code code, const std::string& what, TimeMs now, Ef
   // Who waits in vain is told as well.
   for (const auto& [worker, spare] : spares_) refuse(spare.life, code, interrupt_.reason(), effects);
   spares_.clear();
-  spares_by_incarnation_.clear();
 }
 
 // A mirror is one for all hosts.
@@ -224,7 +223,7 @@ void TrackerMachine::forget(const std::string& why, Effects& effects) {
     if (members_[rank].state != MemberState::kGone && !waiting_.contains(life)) tell(life);
   }
   for (const auto& [life, worker] : waiting_.workers()) tell(life);
-  for (const auto& [life, worker] : spares_by_incarnation_) tell(life);
+  for (const auto& [life, worker] : spares_.workers()) tell(life);
   for (const auto& [life, server] : servers_) tell(life);
   for (const auto& [life, until] : hopes_until_) tell(life);
   if (!rebuilding_) return;

@@ -350,7 +350,7 @@ void TrackerMachine::learn(const wire::Known& known, const std::string& from, Ti
   if (!interrupted) newer.promises_.ask(now);
   std::set<Incarnation> again;
   for (const auto& [worker, life] : promises_.lives()) again.insert(life);
-  for (const auto* lives : {&waiting_.workers(), &std::as_const(spares_by_incarnation_)}) {
+  for (const auto* lives : {&waiting_.workers(), &spares_.workers()}) {
     for (const auto& [life, worker] : *lives) again.insert(life);
   }
   *this = std::move(newer);

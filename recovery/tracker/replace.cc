@@ -55,19 +55,15 @@ TrackerMachine::Successor TrackerMachine::successor_of(std::size_t rank, TimeMs 
     return {{}, "one rank is replaced in " + seconds_text(replacement_pause_ms()) + " at most"};
   }
   const std::string out_of_reach = "without its machine, what was logged and committed might be out of reach";
-  std::vector<std::string> workers;
-  std::vector<IdleSpare> idle;
-  for (const auto& [worker, spare] : spares_) {
-    if (now >= spare.heard + limits::kSuspectHeartbeats * interval_ms() || excluded(worker, now)) continue;
-    workers.push_back(worker);
-    idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
-  }
+  const SpareBench::Idle idle = spares_.those([&](const std::string& worker, const Spare& spare) {
+    return now < spare.heard + limits::kSuspectHeartbeats * interval_ms() && !excluded(worker, now);
+  });
   const wire::Member& member = plan_.members(static_cast<int>(rank));
   std::set<std::string> others;
   for (const wire::Member& m : plan_.members()) {
     if (m.rank() != member.rank() && !m.absent()) others.insert(m.host_id());
   }
-  if (workers.empty()) {
+  if (idle.workers.empty()) {
     if (!shrinks()) return {{}, "no spare is ready"};
     if (present() <= settings_.min_workers()) {
       return {{},
@@ -79,10 +75,10 @@ TrackerMachine::Successor TrackerMachine::successor_of(std::size_t rank, TimeMs 
   if (const auto lacks = lack()) return {{}, lack_text(*lacks)};
   for (const bool elsewhere : {true, false}) {
     const FreePlace place{member.host_id(), member.domain_id(), false, elsewhere};
-    const std::size_t chosen = *choose_spares(std::span(&place, 1), idle).front();
+    const std::size_t chosen = *choose_spares(std::span(&place, 1), idle.spares).front();
     std::set<std::string> there = others;
-    there.insert(std::string(idle[chosen].host_id));
-    if (spares_in_reach(there)) return {workers[chosen], {}};
+    there.insert(std::string(idle.spares[chosen].host_id));
+    if (spares_in_reach(there)) return {idle.workers[chosen], {}};
   }
   return {{}, out_of_reach};
 }
@@ -165,8 +161,8 @@ void TrackerMachine::ask_to_leave(std::size_t rank, const StragglerWatch::Standi
 
 std::string TrackerMachine::followed_by(const std::string& spare) const {
   if (spare.empty()) return "the job goes on without it";
-  const auto found = spares_.find(spare);
-  return "spare " + spare + (found == spares_.end() ? "" : " on host " + found->second.host_id) + " takes its place";
+  const Spare* const found = spares_.find(spare);
+  return "spare " + spare + (found == nullptr ? "" : " on host " + found->host_id) + " takes its place";
 }
 
 bool TrackerMachine::excluded(const std::string& worker, TimeMs now) const {
@@ -197,12 +193,12 @@ void TrackerMachine::forget_replaced(TimeMs now) {
 bool TrackerMachine::given_away(std::size_t place, TimeMs now) const {
   const std::string& own = plan_.members(static_cast<int>(place)).worker_id();
   const bool for_nobody = leaves_for_good(place) || excluded(own, now);
-  if ((!for_nobody && (!leaves_ || rank_of(leaves_->life) != place)) || out_of_reach_) return false;
+  if ((!for_nobody && (!leaves_ || rank_of(leaves_->life) != place)) || spares_.held_back()) return false;
   if (state_ != State::kRunning && !interrupt_.resume()) return false;
   if (state_ == State::kGathering && (waiting_.survivors() == 0 || now >= since_ + timeout_ms())) return false;
-  if (for_nobody || waiting_.takers().contains(place) || calls_.contains(place)) return true;
+  if (for_nobody || waiting_.takers().contains(place) || spares_.calls().contains(place)) return true;
   return std::ranges::any_of(
-      spares_, [&](const auto& s) { return s.first != own && !s.second.call && counts_on(s.second.host_id); });
+      spares_, [&](const auto& s) { return s.first != own && !s.second.call && spares_.counts_on(s.second.host_id); });
 }
 
 }  // namespace warren

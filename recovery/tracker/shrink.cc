@@ -91,7 +91,7 @@ bool TrackerMachine::send_back_newcomers(Effects& effects) {
   if (!goes_on_alone() || loaded_survivors() == waiting_.size()) return false;
   if (!comes_in_vain() && !lack() && spares_in_reach(hosts_there())) return false;
   count(Transition::newcomers_sent_back);
-  out_of_reach_ = true;
+  spares_.hold_back(true);
   std::vector<std::string> newcomers;
   for (const auto& [worker, w] : waiting_) {
     if (!has_loaded(w)) newcomers.push_back(worker);
@@ -110,7 +110,7 @@ bool TrackerMachine::send_back_newcomers(Effects& effects) {
     } else {
       displace(worker, effects);
     }
-    found_nothing_.insert(host);
+    spares_.note_nothing_on(host);
   }
   return true;
 }
@@ -120,9 +120,9 @@ bool TrackerMachine::send_back_newcomers(Effects& effects) {
 bool TrackerMachine::waits_for_called(TimeMs from, TimeMs now) {
   std::optional<TimeMs> next;
   std::vector<std::size_t> over;
-  for (const auto& [place, worker] : calls_) {
+  for (const auto& [place, worker] : spares_.calls()) {
     const Spare& spare = spares_.at(worker);
-    const TimeMs due = (passed_over_.contains(spare.host_id) ? from : std::max(from, spare.call->at)) + timeout_ms();
+    const TimeMs due = (spares_.was_silent(spare.host_id) ? from : std::max(from, spare.call->at)) + timeout_ms();
     if (now >= due) {
       over.push_back(place);
     } else if (!next || due < *next) {
@@ -131,7 +131,7 @@ bool TrackerMachine::waits_for_called(TimeMs from, TimeMs now) {
   }
   for (const std::size_t place : over) {
     count(Transition::spare_passed_over);
-    passed_over_.insert(spares_.at(calls_.at(place)).host_id);
+    spares_.note_silent(spares_.called_for(place).host_id);
     end_call(place);
   }
   if (next) arm(*next);

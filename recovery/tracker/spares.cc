@@ -20,8 +20,6 @@ namespace {
 constexpr std::int64_t kSuspectMs = 20;
 // A spare that was called and is silent for so many heartbeat intervals is passed over.
 constexpr std::int64_t kIntervalsToAnswer = 2;
-// Of plans that spares are told, in a millisecond.
-constexpr std::size_t kSparePlanBytesAMs = std::size_t{32} << 10;
 }  // namespace
 
 bool TrackerMachine::is_spare(Incarnation who, const wire::Join& join, TimeMs now) const {
@@ -35,20 +33,19 @@ bool TrackerMachine::is_spare(Incarnation who, const wire::Join& join, TimeMs no
 }
 
 bool TrackerMachine::answers_call(Incarnation who, const wire::Join& join) const {
-  const auto spare = spares_.find(join.worker_id());
-  if (state_ != State::kGathering || !has_places() || spare == spares_.end() || spare->second.life != who ||
-      !spare->second.call || Generation(join.called()) != generation_) {
+  const Spare* const spare = spares_.find(join.worker_id());
+  if (state_ != State::kGathering || !has_places() || spare == nullptr || spare->life != who || !spare->call ||
+      Generation(join.called()) != generation_) {
     return false;
   }
   // Its own place needs no room among those who wait for others'.
-  return spare->second.call->place == place_of(join.worker_id()) || candidates() < free_places_.size();
+  return spare->call->place == place_of(join.worker_id()) || candidates() < free_places_.size();
 }
 
 void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   const std::string& worker = join.worker_id();
   const auto place = place_of(worker);
-  const bool known = spares_.contains(worker);
-  if (!known && spares_.size() == limits::kMaxSpares) {
+  if (!spares_.contains(worker) && spares_.full()) {
     count(Transition::join_refused_no_place);
     return refuse(who, Code::kRefused,
                   std::to_string(limits::kMaxSpares) + " spares of job " + options_.job +
@@ -62,19 +59,15 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
     replace_member(*place, join.attempt(), now, effects);
   }
   if (waiting_.contains(worker)) replace_waiting(worker, effects);
-  if (const auto found = spares_.find(worker); found != spares_.end() && found->second.life != who) {
-    replace_spare(worker, effects);
-  }
-  auto found = spares_.find(worker);
-  const bool repeated = found != spares_.end();
+  if (spares_.contains(worker) && spares_.at(worker).life != who) replace_spare(worker, effects);
+  const bool repeated = spares_.contains(worker);
   if (repeated) {
     count(Transition::spare_repeated);
   } else {
     count(Transition::spare_waits);
     ++joins_;
-    found = spares_.emplace(worker, Spare{who, join.host_id(), join.domain_id(), ++arrivals_, now, {}}).first;
-    spares_by_incarnation_[who] = worker;
-    passed_over_.erase(join.host_id());  // who did not answer may be gone: this one has not been asked
+    spares_.add(worker, {who, join.host_id(), join.domain_id(), ++arrivals_, now, {}});
+    spares_.forgive(join.host_id());  // the spare that did not answer may be gone: this one has not been asked
     log(Severity::kInfo, "spare_waits",
         "worker " + worker + " on host " + join.host_id() +
             (absent_ != 0 ? " waits until a version is committed, to come into job " : " waits as a spare of job ") +
@@ -84,20 +77,18 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
   }
   arm(now + timeout_ms());
   const Version followed(join.followed().version());
-  if (followed.value != 0 && found->second.followed.value == 0) {
+  if (spares_.follow(worker, followed)) {
     log(Severity::kInfo, "spare_follows",
         "spare " + worker + " on host " + join.host_id() + " holds version " +
             std::to_string(followed.value - version_of_program(0).value) + " of job " + options_.job +
             ", and those to come",
         effects, {{"worker", worker}});
   }
-  found->second.followed = followed;
-  if (found->second.call && join.called() == 0) {
+  if (const Spare& spare = spares_.at(worker); spare.call && join.called() == 0) {
     count(Transition::spare_call_repeated);
-    send_called(found->second, effects);
+    send_called(spare, effects);
   } else {
-    send_spare_welcome(who, Generation(join.called()), join.has_followed() ? &join.followed() : nullptr, &found->second,
-                       now, effects);
+    send_spare_welcome(who, Generation(join.called()), join.has_followed() ? &join.followed() : nullptr, now, effects);
   }
   if (place && members_[*place].state == MemberState::kStopping) {
     // A new life of a worker says that the old one has stopped.
@@ -114,18 +105,9 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
   call_spares(now, effects);
 }
 
-TrackerMachine::Spare TrackerMachine::take_spare(const std::string& worker) {
-  const auto found = spares_.find(worker);
-  Spare spare = std::move(found->second);
-  spares_.erase(found);
-  spares_by_incarnation_.erase(spare.life);
-  if (spare.call) calls_.erase(spare.call->place);
-  return spare;
-}
-
 void TrackerMachine::replace_spare(const std::string& worker, Effects& effects) {
   count(Transition::spare_replaced);
-  const Incarnation old_life = take_spare(worker).life;
+  const Incarnation old_life = spares_.take(worker).life;
   retire(old_life);
   refuse_replaced(old_life, "worker " + worker, effects);
 }
@@ -133,7 +115,7 @@ void TrackerMachine::replace_spare(const std::string& worker, Effects& effects) 
 void TrackerMachine::displace(const std::string& worker, Effects& effects) {
   const Waiting& w = waiting_.at(worker);
   const Incarnation who = w.id();
-  if (!w.member.waits() || spares_.size() == limits::kMaxSpares) {
+  if (!w.member.waits() || spares_.full()) {
     count(Transition::candidate_displaced);
     remove_waiting(worker);
     retire(who);
@@ -145,12 +127,11 @@ void TrackerMachine::displace(const std::string& worker, Effects& effects) {
   count(Transition::spare_displaced);
   const Generation called = w.called;
   // Called in vain, it is not called again for this interrupt.
-  if (called.value != 0 && !w.holds()) found_nothing_.insert(w.member.host_id());
+  if (called.value != 0 && !w.holds()) spares_.note_nothing_on(w.member.host_id());
   Spare spare{who, w.member.host_id(), w.member.domain_id(), w.arrival, w.heard, {}};
   remove_waiting(worker);
-  spares_.emplace(worker, std::move(spare));
-  spares_by_incarnation_[who] = worker;
-  send_spare_welcome(who, called, nullptr, nullptr, {}, effects);
+  spares_.add(worker, std::move(spare));
+  send_spare_welcome(who, called, nullptr, {}, effects);
 }
 
 // A life of this host has joined that looked at its memory before all members had stopped. What ranks of the host may
@@ -164,7 +145,7 @@ void TrackerMachine::give_places_back_to(const std::string& host_id, Effects& ef
   }
   for (const std::string& worker : strangers) displace(worker, effects);
   std::vector<std::size_t> called;
-  for (const auto& [place, worker] : calls_) {
+  for (const auto& [place, worker] : spares_.calls()) {
     if (of_host(place) && spares_.at(worker).host_id != host_id) called.push_back(place);
   }
   for (const std::size_t place : called) end_call(place);
@@ -175,9 +156,12 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   looked_for_spares_ = now;
   pass_over_silent(now);
   call_owners(now, effects);
-  for (const auto& [place, worker] : calls_) arm(answer_due(spares_.at(worker)));
-  const std::size_t spoken_for = candidates() + calls_.size();
-  if (spoken_for >= free_places_.size() || calls_.size() == spares_.size()) return;
+  const auto& calls = spares_.calls();
+  for (const auto& [place, worker] : calls) {
+    arm(SpareBench::answer_due(spares_.at(worker), patience_with_called_ms()));
+  }
+  const std::size_t spoken_for = candidates() + calls.size();
+  if (spoken_for >= free_places_.size() || calls.size() == spares_.size()) return;
   const bool late = now >= since_ + timeout_ms();
   if (!late) arm(since_ + timeout_ms());
   // All start again after a rollback, and when none has survived: their places are theirs.
@@ -194,48 +178,43 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   std::vector<FreePlace> places;
   for (const std::size_t rank : free) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
-    if (waiting_.takers().contains(rank) || calls_.contains(rank) || (!late && !m.waits() && !is_vacant(m))) continue;
+    if (waiting_.takers().contains(rank) || calls.contains(rank) || (!late && !m.waits() && !is_vacant(m))) continue;
     if (places.size() == free_places_.size() - spoken_for) break;
     ranks.push_back(rank);
     const bool replaced = leaves_ && rank_of(leaves_->life) == rank;
     places.push_back({m.host_id(), m.domain_id(), logged() && looked_early.contains(m.host_id()), replaced});
   }
-  std::vector<std::string> workers;
-  std::vector<IdleSpare> idle;
-  for (const auto& [worker, spare] : spares_) {
+  const SpareBench::Idle idle = spares_.those([&](const std::string& worker, const Spare& spare) {
     const auto own = place_of(worker);
-    if (spare.call || (own && given_away(*own, now))) continue;
-    // Not those that are another time for their own (call_owners).
-    if (own && free_places_.contains(*own)) continue;
-    workers.push_back(worker);
-    idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
-  }
-  while (vacancies && places.size() > idle.size() && may_return(ranks.back())) {
+    // A spare whose own rank is free is called for that another time (call_owners).
+    return !spare.call && !(own && (given_away(*own, now) || free_places_.contains(*own)));
+  });
+  while (vacancies && places.size() > idle.spares.size() && may_return(ranks.back())) {
     places.pop_back();
     ranks.pop_back();
   }
-  auto chosen = choose_spares(places, idle);
+  auto chosen = choose_spares(places, idle.spares);
   const auto in_reach = [&] {
     std::set<std::string> there = hosts_there();
     for (const auto& spare : chosen) {
-      if (spare && counts_on(std::string(idle[*spare].host_id))) {
-        there.insert(std::string(idle[*spare].host_id));
-      }
+      if (!spare) continue;
+      const std::string host(idle.spares[*spare].host_id);
+      if (spares_.counts_on(host)) there.insert(host);
     }
     return spares_in_reach(there);
   };
   if (leaves_ && !in_reach()) {
     for (FreePlace& place : places) place.rather_elsewhere = false;
-    chosen = choose_spares(places, idle);
+    chosen = choose_spares(places, idle.spares);
   }
   if (late && send_back_early_lookers(places, chosen, effects)) {
     // Their own places are free now, and they are called for them.
     return call_owners(now, effects);
   }
-  out_of_reach_ = !in_reach() || (comes_in_vain() && goes_on_alone());
-  if (out_of_reach_) return count(Transition::spares_out_of_reach);
+  spares_.hold_back(!in_reach() || (comes_in_vain() && goes_on_alone()));
+  if (spares_.held_back()) return count(Transition::spares_out_of_reach);
   for (std::size_t i = 0; i < places.size(); ++i) {
-    if (chosen[i]) call_spare(workers[*chosen[i]], ranks[i], now, effects);
+    if (chosen[i]) call_spare(idle.workers[*chosen[i]], ranks[i], now, effects);
   }
 }
 
@@ -261,7 +240,7 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
     const auto place = place_of(worker);
     if (!place || !free_places_.contains(*place) || (spare.call && spare.call->place == *place)) continue;
     // It was sent back, or passed over; or would be.
-    if ((!counts_on(spare.host_id) || comes_in_vain()) && goes_on_alone()) continue;
+    if ((!spares_.counts_on(spare.host_id) || comes_in_vain()) && goes_on_alone()) continue;
     if (given_away(*place, now)) {
       count(Transition::replaced_waits);
       continue;
@@ -273,52 +252,40 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
   // Those in whose places others wait are done with: the spares are not gone through any more.
   std::vector<std::string> displaced;
   for (const auto& [place, worker] : waiting_.takers()) {
-    if (calls_.contains(place)) displaced.push_back(worker);
+    if (spares_.calls().contains(place)) displaced.push_back(worker);
   }
   for (const std::string& worker : displaced) displace(worker, effects);
 }
 
 void TrackerMachine::call_spare(const std::string& worker, std::size_t place, TimeMs now, Effects& effects) {
   count(Transition::spare_called);
-  Spare& spare = spares_.at(worker);
-  spare.call = {place, now};
-  calls_[place] = worker;
+  spares_.call(worker, place, now);
+  const Spare& spare = spares_.at(worker);
   log(Severity::kInfo, "spare_called",
       "spare " + worker + " on host " + spare.host_id + " is called to take the place of " + name(place), effects,
       {{"worker", worker}, {"rank", std::to_string(place)}});
   send_called(spare, effects);
-  arm(answer_due(spare));
+  arm(SpareBench::answer_due(spare, patience_with_called_ms()));
 }
 
 void TrackerMachine::end_call(std::size_t place) {
-  const auto called = calls_.find(place);
-  if (called == calls_.end()) return;
-  count(Transition::spare_call_ended);
-  spares_.at(called->second).call.reset();
-  calls_.erase(called);
+  if (spares_.end_call(place)) count(Transition::spare_call_ended);
 }
 
-TimeMs TrackerMachine::answer_due(const Spare& spare) const {
-  return std::max(spare.call->at, spare.heard) + kIntervalsToAnswer * interval_ms();
+std::int64_t TrackerMachine::patience_with_called_ms() const {
+  return kIntervalsToAnswer * interval_ms();
 }
 
 void TrackerMachine::pass_over_silent(TimeMs now) {
-  std::erase_if(calls_, [&](const auto& call) {
-    Spare& spare = spares_.at(call.second);
-    if (now < answer_due(spare)) return false;
+  for (const std::size_t place : spares_.overdue(now, patience_with_called_ms())) {
     count(Transition::spare_passed_over);
-    if (shrinks()) passed_over_.insert(spare.host_id);
-    spare.call.reset();
-    spare.arrival = ++arrivals_;
-    return true;
-  });
+    if (shrinks()) spares_.note_silent(spares_.called_for(place).host_id);
+    spares_.pass_over(place, ++arrivals_);
+  }
 }
 
 void TrackerMachine::end_calls() {
-  while (!calls_.empty()) end_call(calls_.begin()->first);
-  found_nothing_.clear();
-  passed_over_.clear();
-  out_of_reach_ = false;
+  for (std::size_t calls = spares_.forget_interrupt(); calls > 0; --calls) count(Transition::spare_call_ended);
 }
 
 void TrackerMachine::drop_silent_spares(TimeMs now, Effects& effects) {
@@ -332,7 +299,7 @@ void TrackerMachine::drop_silent_spares(TimeMs now, Effects& effects) {
   }
   for (const std::string& worker : silent) {
     count(Transition::spare_silent);
-    const Spare spare = take_spare(worker);
+    const Spare spare = spares_.take(worker);
     log(Severity::kWarning, "spare_lost",
         "spare " + worker + " on host " + spare.host_id + " has not been heard for " +
             std::to_string(now - spare.heard) + " ms; it is not counted on until it is",
@@ -344,11 +311,8 @@ void TrackerMachine::drop_silent_spares(TimeMs now, Effects& effects) {
 
 std::set<std::string> TrackerMachine::hosts_there() const {
   std::set<std::string> there = waiting_.hosts_that_hold();
-  // Not known before they say it.
-  for (const auto& [place, worker] : calls_) {
-    const std::string& host = spares_.at(worker).host_id;
-    if (counts_on(host)) there.insert(host);
-  }
+  // Hosts of called spares count until they have said what they hold.
+  there.merge(spares_.hosts_called());
   for (const auto& [life, server] : servers_) {
     if (is_served(server.member.host_id())) there.insert(server.member.host_id());
   }
@@ -371,7 +335,7 @@ void TrackerMachine::leave_hosts(const wire::Plan& before) {
 
 void TrackerMachine::send_back_takers(Effects& effects) {
   count(Transition::takers_sent_back);
-  out_of_reach_ = true;
+  spares_.hold_back(true);
   std::vector<std::string> takers;
   for (const auto& [place, worker] : waiting_.takers()) takers.push_back(worker);
   for (const std::string& worker : takers) displace(worker, effects);
@@ -421,8 +385,8 @@ void TrackerMachine::send_called(const Spare& spare, Effects& effects) const {
   effects.emplace_back(Send{spare.life, std::move(e)});
 }
 
-void TrackerMachine::send_spare_welcome(Incarnation who, Generation called, const wire::Followed* has, Spare* spare,
-                                        TimeMs now, Effects& effects) {
+void TrackerMachine::send_spare_welcome(Incarnation who, Generation called, const wire::Followed* has, TimeMs now,
+                                        Effects& effects) {
   wire::Envelope e = envelope_to(who);
   wire::Welcome& w = *e.mutable_welcome();
   if (!planned()) {
@@ -431,21 +395,21 @@ void TrackerMachine::send_spare_welcome(Incarnation who, Generation called, cons
   w.set_world_size(settings_.world_size());
   w.set_spare(true);
   w.set_called(called.value);
-  if (has != nullptr) tell_what_to_follow(*has, *spare, now, w);
+  if (has != nullptr) tell_what_to_follow(*has, *spares_.worker_of(who), now, w);
   effects.emplace_back(Send{who, std::move(e)});
 }
 
 // The members of the newest plan hold what is committed: nobody else may be asked, as a life that was given up since
 // may have logged other bytes under that name. Where ranks may be lost for good nobody is called before a commit, whose
 // checkpoint then is another one.
-void TrackerMachine::tell_what_to_follow(const wire::Followed& has, Spare& spare, TimeMs now, wire::Welcome& welcome) {
+void TrackerMachine::tell_what_to_follow(const wire::Followed& has, const std::string& spare, TimeMs now,
+                                         wire::Welcome& welcome) {
   if (state_ != State::kRunning || !committed_ || shrinks()) return;
   const bool same_run = has.run() == plan_.run();
   if (same_run && Version(has.version()) == *committed_ && Timeline(has.timeline()) == committed_timeline_) return;
   const bool whole = !same_run || has.generation() != plan_.generation();
-  // A plan of thousands of ranks is long, and spares may be many: they have time. What it says until one has come does
-  // not ask for another.
-  if (whole && (now < next_spare_plan_ || (spare.told == generation_ && now < spare.told_at + timeout_ms()))) return;
+  // Until a plan has come, what a spare says does not ask for another.
+  if (whole && !spares_.may_tell_plan(spare, generation_, now, timeout_ms())) return;
   wire::Follow& follow = *welcome.mutable_follow();
   follow.set_version(committed_->value);
   follow.set_timeline(committed_timeline_.value);
@@ -459,16 +423,14 @@ void TrackerMachine::tell_what_to_follow(const wire::Followed& has, Spare& spare
   *plan.mutable_settings() = plan_.settings();
   *plan.mutable_members() = plan_.members();
   *plan.mutable_servers() = plan_.servers();
-  spare.told = generation_;
-  spare.told_at = now;
-  next_spare_plan_ = now + static_cast<std::int64_t>(plan.ByteSizeLong() / kSparePlanBytesAMs);
+  spares_.note_told(spare, generation_, now, plan.ByteSizeLong());
 }
 
 std::string TrackerMachine::describe_spares() const {
   const std::size_t waiting = spares_.size() + waiting_.takers().size();
   if (waiting == 0) return {};
   const std::string count = std::to_string(waiting);
-  if (out_of_reach_) {
+  if (spares_.held_back()) {
     return "; " + count +
            " spares wait, and are not used: with them alone, what was logged and committed might be out of reach on "
            "the machines of those who are missing";

@@ -185,9 +185,7 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
     if (m.state != MemberState::kGone) m.heard = now;
   }
   waiting_.hear(who, now);
-  if (const auto spare = spares_by_incarnation_.find(who); spare != spares_by_incarnation_.end()) {
-    spares_.at(spare->second).heard = now;
-  }
+  spares_.hear(who, now);
   if (!may_act(who, e, now, effects)) return;
   // Not before its term was looked at: it heeds no word of a lower one, and would ask for ever.
   if (fenced) return refuse_stale(who, effects);
@@ -440,13 +438,13 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
     retire(who);
     return let_go(who, l, effects);
   }
-  if (const auto spare = spares_by_incarnation_.find(who); spare != spares_by_incarnation_.end()) {
+  if (const std::string* const spare = spares_.worker_of(who)) {
     count(Transition::spare_left);
-    const std::string worker = spare->second;
+    const std::string worker = *spare;
     log(Severity::kInfo, "spare_left",
         "spare " + worker + " left job " + options_.job + (l.reason().empty() ? "" : ": " + l.reason()), effects,
         {{"worker", worker}});
-    take_spare(worker);
+    (void)spares_.take(worker);
     retire(who);
     effects.emplace_back(Drop{who});
     return forget_unused_settings();

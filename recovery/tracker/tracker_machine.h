@@ -81,13 +81,13 @@
 #include "recovery/decide/detours.h"
 #include "recovery/decide/given_up.h"
 #include "recovery/decide/ring_order.h"
-#include "recovery/decide/spares.h"
 #include "recovery/decide/verdict.h"
 #include "recovery/tracker/ballot.h"
 #include "recovery/tracker/plan_maker.h"
 #include "recovery/tracker/plan_start.h"
 #include "recovery/tracker/promises.h"
 #include "recovery/tracker/retired_lives.h"
+#include "recovery/tracker/spare_bench.h"
 #include "recovery/tracker/topology_planner.h"
 #include "recovery/tracker/waiting_room.h"
 #include "recovery/wire/messages.pb.h"
@@ -271,22 +271,7 @@ class TrackerMachine {
     std::string who;
   };
   using Waiting = WaitingRoom::Life;
-  // A life that waits until a place is free.
-  struct Spare {
-    struct Call {
-      std::size_t place;
-      TimeMs at;
-    };
-    Incarnation life;
-    std::string host_id, domain_id;
-    std::uint64_t arrival = 0;
-    TimeMs heard;
-    std::optional<Call> call;
-    Version followed{};  // the checkpoint that it holds
-    // Of the newest plan that it was told for that.
-    Generation told{};
-    TimeMs told_at{};
-  };
+  using Spare = SpareBench::Spare;
   // A life that is asked to leave its place to a spare, or for good.
   struct Leaves {
     Incarnation life;
@@ -431,7 +416,6 @@ class TrackerMachine {
   // Whether this spare says what it was called to say, and its place is free still.
   [[nodiscard]] bool answers_call(Incarnation who, const wire::Join& join) const;
   void on_spare(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
-  Spare take_spare(const std::string& worker_id);
   // Who waited to take a place waits on, as a spare or not at all.
   void displace(const std::string& worker_id, Effects& effects);
   // The places of this host's lost ranks, but for those that its own spares take.
@@ -448,12 +432,8 @@ class TrackerMachine {
   void send_back_takers(Effects& effects);
   // The plan has no rank on these hosts of the one before.
   void leave_hosts(const wire::Plan& before);
-  [[nodiscard]] TimeMs answer_due(const Spare& spare) const;
+  [[nodiscard]] std::int64_t patience_with_called_ms() const;
   void drop_silent_spares(TimeMs now, Effects& effects);
-  // Where a spare of that host may bring something yet.
-  [[nodiscard]] bool counts_on(const std::string& host) const {
-    return !found_nothing_.contains(host) && !passed_over_.contains(host);
-  }
   // Of those who wait for the next plan and hold something, and the spares that were called.
   [[nodiscard]] std::set<std::string> hosts_there() const;
   [[nodiscard]] bool spares_in_reach(const std::set<std::string>& there) const;
@@ -461,10 +441,9 @@ class TrackerMachine {
   // are taken for dead at once where spares can replace them.
   void fence_suspects(TimeMs now, Effects& effects);
   void send_called(const Spare& spare, Effects& effects) const;
-  // `spare`: one of spares_, which has said what it follows; null: it has not, or follows nothing.
-  void send_spare_welcome(Incarnation who, Generation called, const wire::Followed* has, Spare* spare, TimeMs now,
-                          Effects& effects);
-  void tell_what_to_follow(const wire::Followed& has, Spare& spare, TimeMs now, wire::Welcome& welcome);
+  // `has`: what a spare of spares_ has said that it follows. Null: it has not said it, or follows nothing.
+  void send_spare_welcome(Incarnation who, Generation called, const wire::Followed* has, TimeMs now, Effects& effects);
+  void tell_what_to_follow(const wire::Followed& has, const std::string& spare, TimeMs now, wire::Welcome& welcome);
   [[nodiscard]] std::string describe_spares() const;  // for the log of who is waited for
 
   // After each look at stragglers, of which it found these.
@@ -739,19 +718,14 @@ class TrackerMachine {
   std::map<Incarnation, std::size_t> rank_by_incarnation_;
   std::map<std::string, std::size_t> place_by_worker_;
   WaitingRoom waiting_;
-  std::size_t absent_ = 0;               // of members_: the plan goes on without them
-  std::set<std::size_t> free_places_;    // ranks of plan_ whose worker has not come back
-  std::map<std::string, Spare> spares_;  // by worker id
-  std::map<Incarnation, std::string> spares_by_incarnation_;
-  std::map<std::size_t, std::string> calls_;  // by place: the spare that was called for it, and has not answered
-  std::set<std::string> found_nothing_;       // hosts whose spares have looked in vain since the interrupt
-  std::set<std::string> passed_over_;         // hosts whose spares were called since, and have not answered in time
-  std::set<std::string> left_domains_;        // that plans have left since the newest commit, at most one a copy
+  std::size_t absent_ = 0;             // of members_: the plan goes on without them
+  std::set<std::size_t> free_places_;  // ranks of plan_ whose worker has not come back
+  SpareBench spares_;
+  std::set<std::string> left_domains_;  // that plans have left since the newest commit, at most one a copy
   std::map<Incarnation, Server> servers_;
   std::vector<Farewell> farewells_;  // for the next plan: of those who need not serve, as others answer for them
   TimeMs looked_for_spares_{};       // call_spares() last
   bool suspended_ = false;           // lack() has found something, as was said
-  bool out_of_reach_ = false;        // spares are not used, so that nothing that was logged is lost
   TimeMs answered_;                  // the newest answer to the interrupt
   TimeMs arrived_;                   // the newest of those who have joined
   std::uint64_t arrivals_ = 0;
@@ -782,7 +756,6 @@ class TrackerMachine {
   std::vector<Evidence> evidence_;                 // links that broke, until their time is up
   TimeMs evidence_due_;
   std::size_t unannounced_ = 0;     // the ranks from here on have not been sent their plan
-  TimeMs next_spare_plan_{};        // when the next spare may be told a plan
   std::size_t plan_bytes_out_ = 0;  // since plans_counted_from_, to members that have not been heard since
   TimeMs plans_counted_from_;
   TimeMs since_;                   // when this state began

@@ -91,7 +91,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
 
 // For people: which ranks the job has to do without, and why.
 void TrackerMachine::add_missing_ranks(TimeMs now, std::vector<std::string>& waits) const {
-  if (state_ == State::kGathering && out_of_reach_) {
+  if (state_ == State::kGathering && spares_.held_back()) {
     waits.push_back(
         "spares are not used: without the machines of those who are missing, what was logged and committed "
         "might be out of reach");
