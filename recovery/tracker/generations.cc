@@ -211,7 +211,8 @@ void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, E
                                const wire::About& about) {
   count(Transition::rolled_back);
   doubted_.clear();
-  forget_what_leavers_say();
+  // The votes for a checkpoint have told what is part of it. The rest is undone, as what other lives have done is.
+  leavers_.forget_what_they_said();
   if (code == Code::kDesync) forget_uncommitted_setups();
   end_generation(code, what, {}, Ending::kRollsBack, now, effects, about);
 }
@@ -444,7 +445,7 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
   for (Member& m : members_) m.heard = std::max(m.heard, excused);
   waiting_.excuse(excused);
   spares_.excuse(excused);
-  for (auto& [life, server] : servers_) server.heard = std::max(server.heard, excused);
+  leavers_.excuse(excused);
   if (state_ == State::kInterrupted) since_ = std::max(since_, excused);
   // Who is back may not have been heard.
   const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());

@@ -367,8 +367,7 @@ void TrackerMachine::erase_waiting(const std::string& worker_id) {
 
 void TrackerMachine::clear_waiting() {
   waiting_.clear();
-  farewells_.clear();
-  farewell_bytes_ = 0;
+  leavers_.forget_farewells();
 }
 
 void TrackerMachine::remove_waiting(const std::string& worker_id) {

@@ -63,7 +63,7 @@ bool TrackerMachine::lose_if_too_few_have_loaded(TimeMs now, Effects& effects) {
 void TrackerMachine::lose_job(Code code, const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::job_lost);
   doubted_.clear();
-  forget_what_leavers_say();
+  leavers_.forget_what_they_said();
   end_generation(code, what, {}, Ending::kEndsJob, now, effects);
   // Who waits in vain is told as well.
   for (const auto& [worker, spare] : spares_) refuse(spare.life, code, interrupt_.reason(), effects);
@@ -206,7 +206,7 @@ Status TrackerMachine::may_forget(TimeMs now) const {
   }
   for (const auto& [worker, w] : waiting_) add("worker " + worker, w.heard);
   for (const auto& [worker, spare] : spares_) add("spare " + worker, spare.heard);
-  for (const auto& [life, server] : servers_) add("worker " + server.member.worker_id(), server.heard);
+  for (const auto& [life, server] : leavers_.servers()) add("worker " + server.member.worker_id(), server.heard);
   // Of those who wait until this tracker decides something, or tell it what it does not know, no more is known.
   if (!acting_ && promises_.size() != 0 && there == 0) add("a worker that has come back", promises_.heard());
   if (rebuilding_) add("a member whose plan the journal does not hold", now);
@@ -224,7 +224,7 @@ void TrackerMachine::forget(const std::string& why, Effects& effects) {
   }
   for (const auto& [life, worker] : waiting_.workers()) tell(life);
   for (const auto& [life, worker] : spares_.workers()) tell(life);
-  for (const auto& [life, server] : servers_) tell(life);
+  for (const auto& [life, server] : leavers_.servers()) tell(life);
   for (const auto& [life, until] : hopes_until_) tell(life);
   if (!rebuilding_) return;
   for (const auto& [life, answer] : rebuilding_->strangers) tell(life);

@@ -249,10 +249,8 @@ void TrackerMachine::make_plan(const Ranks& ranks, PlanStart start, TimeMs now, 
   count_beginning(maker, start);
   timeline_ = maker.timeline(timeline_, start);
   PlanMaker::Facts facts{generation_, timeline_, committed_timeline_, committed_, {}};
-  for (auto& [life, server] : servers_) {
-    if (server.member.since() == 0) server.member.set_since(generation_.value);
-    facts.servers.push_back(&server.member);
-  }
+  leavers_.name_in(generation_);
+  for (const auto& [life, server] : leavers_.servers()) facts.servers.push_back(&server.member);
   std::vector<wire::Setup> setups = start.setups;
   const bool goes_on = start.goes_on;
   const std::uint64_t from_disks = start.rounds_from_disks();

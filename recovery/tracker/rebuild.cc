@@ -412,7 +412,7 @@ bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
   }
   take_over(plan, newest_of(plan, told), now);
   without_frontier_ = true;
-  servers_.clear();  // no process is left
+  leavers_.remove_all();  // no process is left
   log(Severity::kWarning, "adopted_from_disks",
       "the journal does not hold job " + options_.job +
           "; it goes on from what the disks of its workers know, in generation " + std::to_string(generation_.value) +

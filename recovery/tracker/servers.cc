@@ -28,26 +28,12 @@ bool TrackerMachine::may_serve(std::size_t rank) const {
   if (!logged() || shrinks() || distrust_inherited_ || others_answer_for(rank)) return false;
   std::set<std::string_view> domains;
   for (const wire::Member& m : plan_.members()) domains.insert(m.domain_id());
-  return servers_.size() + 1 < std::min<std::size_t>(settings_.replicas(), domains.size());
+  return leavers_.servers().size() + 1 < std::min<std::size_t>(settings_.replicas(), domains.size());
 }
 
 void TrackerMachine::take_server(std::size_t rank, const wire::Leave& l, TimeMs now, Effects& effects) {
   count(Transition::server_taken);
-  const wire::Member& member = plan_.members(static_cast<int>(rank));
-  Server& s = servers_[Incarnation(member.incarnation())];
-  s.member = member;
-  s.member.clear_fresh();
-  s.member.clear_since();
-  s.member.clear_waits();
-  s.member.clear_traits();
-  s.member.clear_local_rank();
-  s.member.clear_local_size();
-  s.logged = l.logged();
-  s.setups = l.setups();
-  s.newest = kPreamble;
-  for (const wire::Position& p : l.logged().positions()) s.newest = std::max(s.newest, Version(p.version()));
-  s.heard = now;
-  s.until = now + static_cast<std::int64_t>(l.serves_ms());
+  const Leavers::Server& s = leavers_.serve(plan_.members(static_cast<int>(rank)), l, now);
   log(Severity::kInfo, "rank_serves",
       name(rank) + " leaves, and serves what its host has logged for " + std::to_string(l.serves_ms()) +
           " ms at most: until a version newer than that is committed",
@@ -58,11 +44,9 @@ void TrackerMachine::take_server(std::size_t rank, const wire::Leave& l, TimeMs 
 // Its calls have returned what it has done: that stays so, whoever is left to know it. Of one whose host goes with it
 // nothing counts, as of one that has died.
 void TrackerMachine::take_farewell(std::size_t rank, const wire::Leave& l) {
-  const std::size_t bytes = l.ByteSizeLong();
-  if (!logged() || shrinks() || !others_answer_for(rank) || !has_room_for(bytes)) return;
+  if (!logged() || shrinks() || !others_answer_for(rank) || !has_room_for(l.ByteSizeLong())) return;
   count(Transition::farewell_taken);
-  farewell_bytes_ += bytes;
-  farewells_.push_back({l, plan_.members(static_cast<int>(rank)).host_id()});
+  leavers_.say_farewell(l, plan_.members(static_cast<int>(rank)).host_id());
 }
 
 // What is final of a call that has not returned is there as long as a rank of its host lives that was there then: that
@@ -78,21 +62,14 @@ void TrackerMachine::on_server(Incarnation who, const wire::Leave& l, TimeMs now
     return drop_server(who, "its time is over", effects);
   }
   count(Transition::server_heard);
-  Server& s = servers_.at(who);
-  s.heard = now;
-  s.until = now + static_cast<std::int64_t>(l.serves_ms());
-  const bool was_aware = s.aware;
-  s.aware = s.aware || (s.member.since() != 0 && l.generation() >= s.member.since());
+  const bool becomes_aware = leavers_.hear(who, l, now);
+  const Leavers::Server& s = leavers_.servers().at(who);
   arm(std::min(s.until, now + timeout_ms()));
   const bool lacks_plan =
       l.generation() < plan_.generation() && (state_ == State::kRunning || (is_named(who) && !s.aware));
   if (lacks_plan) return tell_server(who, effects);
   tell_heard(who, effects);
-  if (s.aware && !was_aware && state_ == State::kGathering) maybe_plan(now, effects);
-}
-
-bool TrackerMachine::is_unaware(const Server& server) {
-  return server.member.since() != 0 && !server.aware;
+  if (becomes_aware && state_ == State::kGathering) maybe_plan(now, effects);
 }
 
 bool TrackerMachine::is_named(Incarnation server) const {
@@ -100,13 +77,14 @@ bool TrackerMachine::is_named(Incarnation server) const {
 }
 
 bool TrackerMachine::is_served(const std::string& host_id) const {
-  return std::ranges::any_of(
-      servers_, [&](const auto& s) { return s.second.member.host_id() == host_id && rank_of(s.first).has_value(); });
+  return std::ranges::any_of(leavers_.servers(), [&](const auto& s) {
+    return s.second.member.host_id() == host_id && rank_of(s.first).has_value();
+  });
 }
 
 bool TrackerMachine::counts_on(Incarnation life) const {
   const auto rank = rank_of(life);
-  return servers_.contains(life) || (rank && members_[*rank].state != MemberState::kGone);
+  return leavers_.serves(life) || (rank && members_[*rank].state != MemberState::kGone);
 }
 
 void TrackerMachine::tell_server(Incarnation server, Effects& effects) {
@@ -121,8 +99,7 @@ void TrackerMachine::drop_server(Incarnation server, const std::string& why, Eff
 }
 
 bool TrackerMachine::lose_server(Incarnation server, const std::string& why, Effects& effects) {
-  const wire::Member member = std::move(servers_.at(server).member);
-  servers_.erase(server);
+  const wire::Member member = leavers_.remove(server);
   log(Severity::kInfo, "server_gone",
       "worker " + member.worker_id() + " serves what host " + member.host_id() + " has logged no more: " + why, effects,
       {{"worker", member.worker_id()}});
@@ -135,7 +112,7 @@ bool TrackerMachine::lose_server(Incarnation server, const std::string& why, Eff
 
 void TrackerMachine::drop_late_servers(TimeMs now, Effects& effects) {
   std::vector<std::pair<Incarnation, std::string>> late;
-  for (const auto& [life, server] : servers_) {
+  for (const auto& [life, server] : leavers_.servers()) {
     // Whoever is to take its place may be waiting for its process to end.
     const bool unneeded = state_ == State::kGathering && !is_named(life) && now >= since_ + timeout_ms();
     if (now >= server.heard + timeout_ms()) {
@@ -157,8 +134,7 @@ void TrackerMachine::drop_late_servers(TimeMs now, Effects& effects) {
 
 bool TrackerMachine::waits_for_servers(TimeMs now) {
   const TimeMs until = since_ + timeout_ms() / 4;
-  const bool awaited = std::ranges::any_of(servers_, [](const auto& s) { return is_unaware(s.second); });
-  if (!awaited || now >= until) return false;
+  if (leavers_.unaware().empty() || now >= until) return false;
   count(Transition::server_awaited);
   arm(until);
   return true;
@@ -166,19 +142,14 @@ bool TrackerMachine::waits_for_servers(TimeMs now) {
 
 // For a plan that is being made: it is not at one with what is known before it is whole, and is persisted then.
 void TrackerMachine::drop_unaware_servers(Effects& effects) {
-  std::vector<Incarnation> unaware;
-  for (const auto& [life, server] : servers_) {
-    if (is_unaware(server)) unaware.push_back(life);
-  }
-  for (const Incarnation life : unaware) {
+  for (const Incarnation life : leavers_.unaware()) {
     count(Transition::server_unaware);
     (void)lose_server(life, "the plan that named it has not reached it", effects);
   }
 }
 
 void TrackerMachine::dismiss_server(Incarnation server, Code code, const std::string& why, Effects& effects) {
-  const wire::Member member = std::move(servers_.at(server).member);
-  servers_.erase(server);
+  const wire::Member member = leavers_.remove(server);
   count(Transition::server_dismissed);
   log(Severity::kInfo, "server_gone",
       "worker " + member.worker_id() + " need not serve what host " + member.host_id() + " has logged any more: " + why,
@@ -187,14 +158,15 @@ void TrackerMachine::dismiss_server(Incarnation server, Code code, const std::st
 }
 
 void TrackerMachine::dismiss_servers(Code code, const std::string& why, Effects& effects) {
-  while (!servers_.empty()) dismiss_server(servers_.begin()->first, code, why, effects);
+  const auto& servers = leavers_.servers();
+  while (!servers.empty()) dismiss_server(servers.begin()->first, code, why, effects);
 }
 
 // One that no plan names has left since the checkpoint was taken, or may have. One that had gone beyond it may hold
 // what only a rank that is lost had completed besides.
 void TrackerMachine::dismiss_unneeded_servers(Effects& effects) {
   std::vector<Incarnation> unneeded;
-  for (const auto& [life, server] : servers_) {
+  for (const auto& [life, server] : leavers_.servers()) {
     if (!is_named(life)) continue;
     if (server.newest < *committed_) {
       unneeded.push_back(life);
@@ -205,17 +177,6 @@ void TrackerMachine::dismiss_unneeded_servers(Effects& effects) {
   for (const Incarnation life : unneeded) {
     dismiss_server(life, Code::kClosed, program_version() + " is committed, and nothing older is needed", effects);
   }
-}
-
-// What is part of a checkpoint the votes for it have told. The rest is undone, as what other lives have done is.
-void TrackerMachine::forget_what_leavers_say() {
-  for (auto& [life, server] : servers_) {
-    server.logged.Clear();
-    server.setups.Clear();
-    server.newest = kPreamble;
-  }
-  farewells_.clear();
-  farewell_bytes_ = 0;
 }
 
 }  // namespace warren

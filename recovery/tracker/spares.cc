@@ -313,7 +313,7 @@ std::set<std::string> TrackerMachine::hosts_there() const {
   std::set<std::string> there = waiting_.hosts_that_hold();
   // Hosts of called spares count until they have said what they hold.
   there.merge(spares_.hosts_called());
-  for (const auto& [life, server] : servers_) {
+  for (const auto& [life, server] : leavers_.servers()) {
     if (is_served(server.member.host_id())) there.insert(server.member.host_id());
   }
   return there;

@@ -58,10 +58,8 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
       for (Member& m : members_) m.heard = std::max(m.heard, now);
     }
     waiting_.excuse(now);
-    for (auto& [life, server] : servers_) {
-      server.heard = std::max(server.heard, now);
-      server.until = std::max(server.until, now + timeout_ms());
-    }
+    leavers_.excuse(now);
+    leavers_.prolong(now + timeout_ms());
     since_ = std::max(since_, now);
     arm(now + interval_ms());
     // Their words of meanwhile went by. They need not wait until it is time to repeat them.

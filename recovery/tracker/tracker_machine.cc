@@ -170,7 +170,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   for (const wire::Member& m : plan_.servers()) {
     if (!serve) break;
     // How far it has gone, which is not in the journal, may be as far as anybody has.
-    servers_[Incarnation(m.incarnation())] = {m, {}, {}, newest_begun(), now, now + timeout_ms(), false};
+    leavers_.restore(m, newest_begun(), now, now + timeout_ms());
   }
   for (const std::uint64_t life : record.retired()) retire(Incarnation(life));
 }
@@ -197,7 +197,7 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
     return ask_again(who, effects);
   }
   // It has left: what it said before is over.
-  if (servers_.contains(who) && !(e.has_leave() && !e.leave().finalize())) {
+  if (leavers_.serves(who) && !(e.has_leave() && !e.leave().finalize())) {
     return count(Transition::server_out_of_turn);
   }
   take(who, e, now, effects);
@@ -406,7 +406,7 @@ void TrackerMachine::on_stopped(Incarnation who, const wire::Stopped& s, TimeMs 
 
 void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
   if (l.finalize()) return on_finalize(who, l, now, effects);
-  if (servers_.contains(who)) return on_server(who, l, now, effects);
+  if (leavers_.serves(who)) return on_server(who, l, now, effects);
   // Its job may be made up from what members tell, and name it.
   if (l.serves_ms() != 0 && knows_nothing() && !waiting_.contains(who)) {
     return count(Transition::server_unknown);

@@ -83,6 +83,7 @@
 #include "recovery/decide/ring_order.h"
 #include "recovery/decide/verdict.h"
 #include "recovery/tracker/ballot.h"
+#include "recovery/tracker/leavers.h"
 #include "recovery/tracker/plan_maker.h"
 #include "recovery/tracker/plan_start.h"
 #include "recovery/tracker/promises.h"
@@ -288,22 +289,7 @@ class TrackerMachine {
     std::size_t reporter, peer;
     std::string text;
   };
-  // What a rank has said that left, and need not serve.
-  struct Farewell {
-    wire::Leave said;
-    std::string host_id;
-  };
-  // A life that has left its rank, and serves what its host has logged.
-  struct Server {
-    wire::Member member;  // as plans name it
-    // What it has said: counts for the first plan that names it. In flight is what it will not serve.
-    wire::Logged logged;
-    google::protobuf::RepeatedPtrField<wire::Setup> setups;
-    // The newest version of which it may hold rounds that no rank has: it is needed until a newer one is committed.
-    Version newest;
-    TimeMs heard, until;
-    bool aware = false;  // of the first plan that names it: it knows what it may serve
-  };
+  using Farewell = Leavers::Farewell;
   // What members tell of a job that the journal does not hold.
   struct Rebuilding {
     TimeMs since;
@@ -545,8 +531,6 @@ class TrackerMachine {
   [[nodiscard]] bool is_there_still(const Farewell& farewell) const;
   void on_server(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
   [[nodiscard]] bool is_named(Incarnation server) const;  // by plan_
-  // A plan has named it, and it has not said that it has the plan.
-  [[nodiscard]] static bool is_unaware(const Server& server);
   // One on this host serves that was in plan_: it has what all its lives have logged.
   [[nodiscard]] bool is_served(const std::string& host_id) const;
   void tell_server(Incarnation server, Effects& effects);  // plan_
@@ -565,7 +549,6 @@ class TrackerMachine {
   // Those that have nothing of what comes after what is committed.
   void dismiss_unneeded_servers(Effects& effects);
   void dismiss_server(Incarnation server, Code code, const std::string& why, Effects& effects);
-  void forget_what_leavers_say();  // it is undone
 
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
   void take_logged(Waiting& w, const wire::Join& join) const;
@@ -722,12 +705,11 @@ class TrackerMachine {
   std::set<std::size_t> free_places_;  // ranks of plan_ whose worker has not come back
   SpareBench spares_;
   std::set<std::string> left_domains_;  // that plans have left since the newest commit, at most one a copy
-  std::map<Incarnation, Server> servers_;
-  std::vector<Farewell> farewells_;  // for the next plan: of those who need not serve, as others answer for them
-  TimeMs looked_for_spares_{};       // call_spares() last
-  bool suspended_ = false;           // lack() has found something, as was said
-  TimeMs answered_;                  // the newest answer to the interrupt
-  TimeMs arrived_;                   // the newest of those who have joined
+  Leavers leavers_;
+  TimeMs looked_for_spares_{};  // call_spares() last
+  bool suspended_ = false;      // lack() has found something, as was said
+  TimeMs answered_;             // the newest answer to the interrupt
+  TimeMs arrived_;              // the newest of those who have joined
   std::uint64_t arrivals_ = 0;
   RetiredLives retired_;
   Timeline timeline_;  // of plan_
@@ -741,7 +723,6 @@ class TrackerMachine {
   std::set<std::pair<std::uint64_t, std::uint64_t>> survivors_setups_, setups_since_commit_;
   bool commit_learned_ = false;  // committed_, from a member
   Ballot ballot_;                // on next_version(), in timeline_
-  std::size_t farewell_bytes_ = 0;
   // The plan's frontier calls rounds completed of which no survivor knows, but an earlier plan; and, from a gap in the
   // log until the next plan: it proved wrong, survivors alone count.
   bool frontier_inherited_ = false, distrust_inherited_ = false;

@@ -99,12 +99,12 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
   std::list<wire::Position> on_disk, only_done;
   if (with_inherited) {
     for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
-    for (const auto& [life, server] : servers_) {
+    for (const auto& [life, server] : leavers_.servers()) {
       // What one that was named before has completed is in the plan's frontier, unless that proved wrong since.
       if (is_named(life) || !continues(server.logged)) continue;
       for (const wire::Position& p : server.logged.positions()) served.push_back(&p);
     }
-    for (const Farewell& f : farewells_) {
+    for (const Farewell& f : leavers_.farewells()) {
       if (!continues(f.said.logged())) continue;
       const bool there = is_there_still(f);
       for (const wire::Position& p : f.said.logged().positions()) {
@@ -156,11 +156,11 @@ Result<std::vector<wire::Setup>> TrackerMachine::next_setups(bool goes_on) const
     }
     served.push_back(&counted);
   };
-  for (const auto& [life, server] : servers_) {
+  for (const auto& [life, server] : leavers_.servers()) {
     // Those of one that was named before are known, or were forgotten.
     if (!is_named(life)) add(server.setups, server.logged);
   }
-  for (const Farewell& f : farewells_) add(f.said.setups(), f.said.logged(), is_there_still(f));
+  for (const Farewell& f : leavers_.farewells()) add(f.said.setups(), f.said.logged(), is_there_still(f));
   for (const auto& [worker, w] : waiting_) {
     if (w.report) lists.push_back(&w.report->setups());
     const wire::Logged& l = w.in_memory();
@@ -264,7 +264,8 @@ bool TrackerMachine::states_differ(TimeMs now, Effects& effects) {
 
 // Of what reports, votes and farewells say.
 bool TrackerMachine::has_room_for(std::size_t bytes) const {
-  return waiting_.report_bytes() + farewell_bytes_ + ballot_.bytes() + bytes <= limits::kMaxPositionBytesPerJob;
+  return waiting_.report_bytes() + leavers_.farewell_bytes() + ballot_.bytes() + bytes <=
+         limits::kMaxPositionBytesPerJob;
 }
 
 void TrackerMachine::commit(TimeMs now, Effects& effects) {
@@ -345,7 +346,8 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
     return count(Transition::out_of_turn);
   count(Transition::log_gap);
   // Where something is computed again, what they hold of it would be another attempt's.
-  while (!servers_.empty()) drop_server(servers_.begin()->first, "the log misses results all the same", effects);
+  const auto& servers = leavers_.servers();
+  while (!servers.empty()) drop_server(servers.begin()->first, "the log misses results all the same", effects);
   if (g.has_checkpoint()) return on_checkpoint_lost(*rank, g, now, effects);
   if (g.has_setup()) {
     count(Transition::log_gap_of_setup);

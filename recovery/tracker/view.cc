@@ -128,7 +128,7 @@ void TrackerMachine::add_what_is_awaited(const std::vector<std::string>& missing
     waits.push_back("the bytes between " + name(d.a()) + " and " + name(d.b()) + " go by way of " +
                     std::to_string(d.relays_size()) + " other ranks: their link was slow");
   }
-  for (const auto& [life, server] : servers_) {
+  for (const auto& [life, server] : leavers_.servers()) {
     waits.push_back("worker " + server.member.worker_id() + " has left, and serves what host " +
                     server.member.host_id() + " has logged: until a version newer than that is committed, for " +
                     seconds_text(server.until - now) + " at most");
