@@ -70,44 +70,24 @@ void TrackerMachine::lose_job(Code code, const std::string& what, TimeMs now, Ef
   spares_.clear();
 }
 
-// A mirror is one for all hosts.
-std::set<TrackerMachine::Source> TrackerMachine::brought_by(const std::string& host_id, const wire::Held* held,
-                                                            const wire::Logged& logged) const {
-  std::set<Source> brought;
-  if (!planned()) return brought;
-  if (held != nullptr && held->run() == plan_.run()) {
-    brought.insert(held->mirrored() ? Source{"", From::kMirror} : Source{host_id, From::kDisk});
-  }
-  if (logged.run() == plan_.run()) brought.emplace(host_id, From::kLauncher);
-  return brought;
+LostJob::Sources TrackerMachine::brought_by(const std::string& host_id, const wire::Held* held,
+                                            const wire::Logged& logged) const {
+  return planned() ? LostJob::brought_by(host_id, held, logged, plan_.run()) : LostJob::Sources();
 }
 
-// Before the plan in which all of these are asked. Also what has taken a lost job up, of a host that has a place now.
+// Before the plan in which all of these are asked.
 void TrackerMachine::note_who_is_asked() {
-  asked_.clear();
-  std::set<std::string_view> hosts = {""};
+  LostJob::Sources brought;
+  std::set<std::string> hosts;
   for (const auto& [worker, w] : waiting_) {
     hosts.insert(w.member.host_id());
-    if (!w.report) asked_.merge(brought_by(w.member.host_id(), w.held ? &*w.held : nullptr, w.logged));
+    if (!w.report) brought.merge(brought_by(w.member.host_id(), w.held ? &*w.held : nullptr, w.logged));
   }
-  std::erase_if(taken_up_by_, [&](const Source& source) {
-    const bool asked = hosts.contains(source.first);
-    if (asked) asked_.insert(source);
-    return asked;
-  });
+  lost_job_.ask(std::move(brought), hosts);
 }
 
-// What took the job up and was not asked, because its life died before the plan or had no place in it, may do so once
-// more at once.
 void TrackerMachine::note_asked_in_vain(TimeMs now) {
-  std::erase_if(looked_at_, [&](const auto& l) { return now >= l.second; });
-  for (const Source& source : std::exchange(taken_up_by_, {})) {
-    if (missed_.size() >= 2 * members_.size() || !missed_.insert(source).second) asked_.insert(source);
-  }
-  for (const Source& source : asked_) {
-    missed_.erase(source);
-    looked_at_.insert_or_assign(source, now + limits::kLookAgainRoundTimeouts * timeout_ms());
-  }
+  lost_job_.note_in_vain(now, now + limits::kLookAgainRoundTimeouts * timeout_ms(), 2 * members_.size());
 }
 
 // What it brings may be what was missing: then all gather again, and see; once all have stopped, so that nothing is
@@ -121,13 +101,7 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
   // What was looked at in vain a moment ago does not take it up: of lives that are started again and again each would,
   // and who waits never heard the verdict.
   const auto brought = brought_by(join.host_id(), join.has_held() ? &join.held() : nullptr, join.logged());
-  TimeMs again = now;
-  const bool brings = std::ranges::any_of(brought, [&](const auto& b) {
-    const auto looked_at = looked_at_.find(b);
-    if (looked_at == looked_at_.end() || now >= looked_at->second) return true;
-    again = std::max(again, looked_at->second);
-    return false;
-  });
+  const bool brings = lost_job_.may_take_up(brought, now);
   if (!brings && !join.spare() && may_hope(who, join, now, effects)) return true;
   if (!brings) {
     count(Transition::join_refused_lost);
@@ -135,7 +109,7 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
            interrupt_.reason() + (brought.empty() ? ""
                                                   : " (what host " + join.host_id() +
                                                         " has kept was looked at, and is looked at again in " +
-                                                        seconds_text(again - now) + ")"),
+                                                        seconds_text(lost_job_.looks_again_at(brought) - now) + ")"),
            effects);
     return true;
   }
@@ -146,9 +120,8 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
     return true;
   }
   count(Transition::lost_job_taken_up);
-  taken_up_by_ = brought;
+  lost_job_.take_up(brought);
   // As if all had died, and nobody had looked for it yet.
-  hopes_until_.clear();
   interrupt_.set_ends_job(false);
   interrupt_.set_resume(true);
   since_ = now;
@@ -163,16 +136,10 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
 // Workers come one by one, and the first need not be the one whose host has kept something. Who asks again before the
 // time is up, as it does every quarter of that time, is told the verdict then.
 bool TrackerMachine::may_hope(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
-  std::erase_if(hopes_until_, [&](const auto& h) { return now >= h.second + timeout_ms(); });
-  const bool known = hopes_until_.contains(who);
-  if (!known && hopes_until_.size() >= 2 * members_.size()) return false;
-  const TimeMs until = hopes_until_.try_emplace(who, now + timeout_ms()).first->second;
-  if (now >= until) {
-    hopes_until_.erase(who);
-    return false;
-  }
+  const LostJob::Hope hope = lost_job_.hope(who, now, timeout_ms(), 2 * members_.size());
+  if (hope == LostJob::Hope::kNone) return false;
   count(Transition::lost_job_waits);
-  if (!known) {
+  if (hope == LostJob::Hope::kBegins) {
     log(Severity::kInfo, "lost_job_waits",
         worker_on_host(join.worker_id(), join.host_id()) + " has come to job " + options_.job +
             ", which is lost; it is refused in " + seconds_text(timeout_ms()) +
@@ -225,7 +192,7 @@ void TrackerMachine::forget(const std::string& why, Effects& effects) {
   for (const auto& [life, worker] : waiting_.workers()) tell(life);
   for (const auto& [life, worker] : spares_.workers()) tell(life);
   for (const auto& [life, server] : leavers_.servers()) tell(life);
-  for (const auto& [life, until] : hopes_until_) tell(life);
+  for (const auto& [life, until] : lost_job_.hopes()) tell(life);
   if (!rebuilding_) return;
   for (const auto& [life, answer] : rebuilding_->strangers) tell(life);
 }

@@ -84,6 +84,7 @@
 #include "recovery/decide/verdict.h"
 #include "recovery/tracker/ballot.h"
 #include "recovery/tracker/leavers.h"
+#include "recovery/tracker/lost_job.h"
 #include "recovery/tracker/plan_maker.h"
 #include "recovery/tracker/plan_start.h"
 #include "recovery/tracker/promises.h"
@@ -356,10 +357,8 @@ class TrackerMachine {
   [[nodiscard]] bool ended_for_good() const { return lost() && Code(interrupt_.code()) == Code::kExhausted; }
   // Whether this join was answered: the job is lost, and it brings nothing that might change that.
   bool refuse_lost(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
-  // Where something of this run has been kept: of a host, or for all.
-  enum class From { kDisk, kMirror, kLauncher };
-  using Source = std::pair<std::string, From>;
-  [[nodiscard]] std::set<Source> brought_by(const std::string& host_id, const wire::Held* held,
+  // Sources of this job on a host.
+  [[nodiscard]] LostJob::Sources brought_by(const std::string& host_id, const wire::Held* held,
                                             const wire::Logged& logged) const;
   void note_who_is_asked();
   void note_asked_in_vain(TimeMs now);
@@ -756,12 +755,8 @@ class TrackerMachine {
     std::string why;
   };
   std::optional<OutOfReach> out_of_reach_of_all_;
-  bool without_frontier_ = false;              // plan_ is as a disk knew it
-  std::map<Incarnation, TimeMs> hopes_until_;  // who has come to a job that is lost, and brings nothing new
-  // What new lives of a plan have brought; what has taken a lost job up, and has no host in a plan since; what of that
-  // was missed so before; what was of no use, and until when it takes a job up no more.
-  std::set<Source> asked_, taken_up_by_, missed_;
-  std::map<Source, TimeMs> looked_at_;
+  bool without_frontier_ = false;  // plan_ is as a disk knew it
+  LostJob lost_job_;
   std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
   std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
   std::set<RankPair> rewired_;                    // links that change with the next plan
