@@ -1,18 +1,14 @@
 #include "worker/rounds/executor.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <new>
-#include <set>
-#include <unordered_map>
 #include <utility>
 
 #include "recovery/base/check.h"
 #include "storage/stream_copy.h"
+#include "worker/rounds/steps.h"
 
 namespace warren::worker {
 
@@ -26,275 +22,7 @@ namespace {
 // Finals of larger results go to the output past the cache, which they would not fit in (L2 of 1 to 2 MiB).
 constexpr std::size_t kStreamedBytes = std::size_t{4} << 20;
 
-// Carried out here and now, without a peer.
-bool is_local(StepKind kind) {
-  return kind != StepKind::kSend && kind != StepKind::kRecv;
-}
 }  // namespace
-
-bool writes_final(const Step& step) {
-  const bool writes = step.kind == StepKind::kReduce || step.kind == StepKind::kCombine || step.kind == StepKind::kCopy;
-  return writes && step.dst.space == Space::kOutput && step.count != 0;
-}
-
-namespace {
-
-// A part of the result, as it is.
-bool copies_input(const Step& step) {
-  return step.kind == StepKind::kCopy && !step.finish && step.count != 0 && step.a.space == Space::kInput &&
-         step.dst.space == Space::kOutput;
-}
-
-// Where the input stands: of a broadcast's root in its one buffer, which no other schedule reads without having written
-// to it.
-Space input_space(const schedule::Schedule& s) {
-  return std::ranges::any_of(s.steps, writes_final) ? Space::kInput : Space::kOutput;
-}
-
-// Calls visit(at, count) for each range of the input that the step reads.
-template <class Visit>
-void each_input(const schedule::Schedule& s, Space space, const Step& step, Visit visit) {
-  const auto read = [&](const Place& place) {
-    if ((place.space == Space::kInput || place.space == space) && step.count != 0) visit(place.at, step.count);
-  };
-  switch (step.kind) {
-    case StepKind::kRecv: return;
-    case StepKind::kReduce: read(step.a); return read(step.b);
-    case StepKind::kCombine:
-      for (const Place& operand : std::span(s.operands).subspan(step.first_operand, step.operands)) read(operand);
-      return;
-    case StepKind::kSend:
-    case StepKind::kCopy:
-    case StepKind::kPublish: return read(step.a);
-  }
-  WARREN_UNREACHABLE("a step is of one of these kinds");
-}
-
-}  // namespace
-
-std::vector<InputPiece> input_order(const schedule::Schedule& schedule, std::uint64_t count, std::uint64_t most) {
-  std::vector<InputPiece> pieces;
-  std::vector<bool> ordered((count + most - 1) / most);
-  const auto add = [&](std::uint64_t at, std::uint64_t some) {
-    for (std::uint64_t i = at / most; i * most < at + some; i++) {
-      if (ordered[i]) continue;
-      ordered[i] = true;
-      pieces.push_back({i * most, std::min(most, count - i * most)});
-    }
-  };
-  const Space space = input_space(schedule);
-  for (const Step& step : schedule.steps) each_input(schedule, space, step, add);
-  add(0, count);
-  return pieces;
-}
-
-PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std::move(schedule)) {
-  const auto& steps = schedule_.steps;
-  std::map<std::int32_t, std::pair<std::vector<std::uint32_t>, std::vector<std::uint32_t>>> by_peer;
-  for (std::uint32_t i = 0; i < steps.size(); i++) {
-    if (steps[i].kind == StepKind::kSend) by_peer[steps[i].peer].first.push_back(i);
-    if (steps[i].kind == StepKind::kRecv) by_peer[steps[i].peer].second.push_back(i);
-  }
-  channel_.assign(steps.size(), 0);
-  for (auto& [peer, queues] : by_peer) {
-    Channel channel;
-    channel.peer = peer;
-    const auto append = [&](std::vector<std::uint32_t>& queue) {
-      std::sort(queue.begin(), queue.end(),
-                [&](std::uint32_t a, std::uint32_t b) { return steps[a].message < steps[b].message; });
-      for (std::uint32_t ordinal = 0; ordinal < queue.size(); ordinal++) {
-        WARREN_CHECK(steps[queue[ordinal]].message == ordinal, "messages to a peer are numbered without gaps");
-        if (steps[queue[ordinal]].turn != 0) continue;
-        channel_[queue[ordinal]] = static_cast<std::uint32_t>(channels_.size());
-        order_.push_back(queue[ordinal]);
-      }
-    };
-    channel.first_send = static_cast<std::uint32_t>(order_.size());
-    append(queues.first);
-    channel.end_send = channel.first_recv = static_cast<std::uint32_t>(order_.size());
-    append(queues.second);
-    channel.end_recv = static_cast<std::uint32_t>(order_.size());
-    if (channel.first_send != channel.end_recv) channels_.push_back(channel);
-  }
-  for (const Step& step : steps) {
-    in_order_ = in_order_ && step.kind != StepKind::kCombine;
-    largest_ = std::max(largest_, step.count);
-  }
-  for (std::uint32_t i = 0; i < steps.size(); i++) {
-    if (steps[i].turn > turns_.size()) turns_.resize(steps[i].turn);
-    if (steps[i].turn != 0) turns_[steps[i].turn - 1].push_back(i);
-  }
-  find_sources();
-  find_loans();
-  find_deliveries();
-  find_bypasses();
-}
-
-void PreparedSchedule::find_deliveries() {
-  Ranges read;  // in the output
-  for (const Step& step : schedule_.steps) {
-    for (const Place* place : {&step.a, &step.b}) {
-      if (place->space == Space::kOutput && step.count != 0) read.add(place->at, place->at + step.count);
-    }
-  }
-  for (const Place& place : schedule_.operands) {
-    if (place.space == Space::kOutput) read.add(place.at, place.at + largest_);
-  }
-  delivers_.assign(schedule_.steps.size(), false);
-  delivered_.assign(schedule_.steps.size(), false);
-  for (std::size_t i = 0; i < schedule_.steps.size(); i++) {
-    const Step& step = schedule_.steps[i];
-    const std::uint32_t from = sources_[i].a;
-    delivers_[i] = step.kind == StepKind::kCopy && step.dst.space == Space::kOutput && !step.finish && from != kNone &&
-                   readers_[from] == 1 && step.a.form == Form::kValue && step.a.skip == 0 &&
-                   step.count == schedule_.steps[from].count && !read.meets(step.dst.at, step.dst.at + step.count);
-    if (delivers_[i]) delivered_[from] = true;
-  }
-}
-
-void PreparedSchedule::find_bypasses() {
-  const auto makes = [this](std::uint32_t i) {
-    const Step& step = schedule_.steps[i];
-    return published_by_[i] != kNone && (step.kind == StepKind::kCombine || copies_input(step));
-  };
-  std::set<std::uint32_t> publish;  // what one of these has made
-  for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
-    if (makes(i)) publish.insert(published_by_[i]);
-  }
-  Ranges read;  // in the output, by others
-  for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
-    const Step& step = schedule_.steps[i];
-    if (step.kind == StepKind::kSend && publish.contains(published_by_[i])) {
-      // What is exchanged is sent from the GPU.
-      if (step.turn == 0) tells_[published_by_[i]].push_back(i);
-    } else if (!publish.contains(i)) {
-      for (const Place* place : {&step.a, &step.b}) {
-        if (place->space == Space::kOutput && step.count != 0) read.add(place->at, place->at + step.count);
-      }
-    }
-  }
-  for (const Place& place : schedule_.operands) {
-    if (place.space == Space::kOutput) read.add(place.at, place.at + largest_);
-  }
-  bypasses_.assign(schedule_.steps.size(), false);
-  for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
-    const Step& step = schedule_.steps[i];
-    bypasses_[i] = makes(i) && !read.meets(step.dst.at, step.dst.at + step.count);
-  }
-}
-
-void PreparedSchedule::find_loans() {
-  bool otherwise = false;
-  std::set<std::int32_t> peers, gets_copies;
-  std::vector<bool> of_copy(schedule_.steps.size(), false);  // publishing steps
-  for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
-    const Step& step = schedule_.steps[i];
-    const bool copies = copies_input(step) && published_by_[i] != kNone;
-    if (copies) of_copy[published_by_[i]] = true;
-    each_input(schedule_, Space::kInput, step, [&](std::uint64_t, std::uint64_t) {
-      otherwise = otherwise || (step.kind != StepKind::kCombine && step.kind != StepKind::kSend && !copies);
-    });
-    if (step.lent && step.count != 0) peers.insert(step.peer);
-    const bool sends_copy = step.kind == StepKind::kSend && published_by_[i] != kNone && of_copy[published_by_[i]];
-    if (sends_copy) gets_copies.insert(step.peer);
-  }
-  // Who gets it by way of another one reads it on the CPU, and who is on another host gets it from there.
-  if (std::ranges::includes(gets_copies, schedule_.mates)) {
-    peers.insert(schedule_.mates.begin(), schedule_.mates.end());
-  }
-  if (!otherwise) read_by_.assign(peers.begin(), peers.end());
-}
-
-// Scratch slots are used in turn, in the order of steps: an operand comes from the last step before that wrote there.
-void PreparedSchedule::find_sources() {
-  const auto& steps = schedule_.steps;
-  sources_.assign(steps.size(), {});
-  readers_.assign(steps.size(), 0);
-  published_by_.assign(steps.size(), kNone);
-  std::unordered_map<std::uint64_t, std::uint32_t> writers;  // of scratch
-  operand_sources_.assign(schedule_.operands.size(), kNone);
-  combined_.assign(steps.size(), true);
-  hands_on_.assign(steps.size(), false);
-  std::vector<bool> made_by_one_step(steps.size(), false);  // publishing steps
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> published, combined;
-  std::vector<bool> forwarded(steps.size(), false);
-  const auto source = [&](const Place& place) {
-    if (place.space != Space::kScratch) return kNone;
-    const auto writer = writers.find(place.at);
-    return writer != writers.end() && steps[writer->second].kind == StepKind::kRecv ? writer->second : kNone;
-  };
-  for (std::uint32_t i = 0; i < steps.size(); i++) {
-    const Step& step = steps[i];
-    if (step.kind == StepKind::kSend) {
-      if (const std::uint32_t from = source(step.a); from != kNone) forwarded[from] = true;
-      const auto by = published.find({step.a.at, step.count});
-      if (step.a.space == Space::kOutput && by != published.end()) {
-        published_by_[i] = by->second;
-        hands_on_[i] = step.turn == 0 && step.count != 0 && !made_by_one_step[by->second] &&
-                       std::ranges::binary_search(schedule_.mates, step.peer);
-      }
-    } else if (step.kind == StepKind::kCombine) {
-      for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
-        operand_sources_[k] = source(schedule_.operands[k]);
-        if (operand_sources_[k] != kNone) readers_[operand_sources_[k]]++;
-      }
-      if (step.dst.space == Space::kOutput) combined[{step.dst.at, step.count}] = i;
-    } else if (is_local(step.kind)) {
-      sources_[i].a = source(step.a);
-      if (step.kind == StepKind::kReduce) sources_[i].b = source(step.b);
-      if (copies_input(step)) combined[{step.dst.at, step.count}] = i;
-      for (const std::uint32_t from : {sources_[i].a, sources_[i].b}) {
-        if (from == kNone) continue;
-        readers_[from]++;
-        combined_[from] = false;
-      }
-    }
-    const bool writes = step.kind != StepKind::kSend && step.kind != StepKind::kPublish && !step.is_word;
-    if (writes && step.dst.space == Space::kScratch) writers[step.dst.at] = i;
-    if (step.kind == StepKind::kPublish && step.a.space == Space::kOutput) {
-      published[{step.a.at, step.count}] = i;
-      const auto by = combined.find({step.a.at, step.count});
-      if (by != combined.end()) published_by_[by->second] = i;
-      made_by_one_step[i] = by != combined.end();
-    }
-  }
-  for (std::uint32_t i = 0; i < steps.size(); i++) {
-    if (forwarded[i]) readers_[i] = 0;
-    // What is published cannot be taken back: it is known to be whole before.
-    if (steps[i].kind == StepKind::kPublish && sources_[i].a != kNone) readers_[sources_[i].a] = 0;
-  }
-}
-
-Scratch::~Scratch() {
-  give_back();
-}
-
-void Scratch::give_back() {
-  if (data_ != nullptr) munmap(data_, bytes_);
-  data_ = nullptr;
-  bytes_ = 0;
-}
-
-std::byte* Scratch::reserve(std::size_t bytes) {
-  std::byte* const data = try_reserve(bytes);
-  WARREN_CHECK(data != nullptr || bytes == 0, "a few chunks of scratch can be mapped");
-  return data;
-}
-
-std::byte* Scratch::try_reserve(std::size_t bytes) {
-  if (bytes <= bytes_) return data_;
-  give_back();
-  constexpr std::size_t kPage = 4096;
-  const std::size_t rounded = std::max<std::size_t>((bytes + kPage - 1) / kPage * kPage, 4 * kPage);
-  // Of what is large most stays empty: slots for messages that are places in memory of others.
-  constexpr std::size_t kMostPopulated = std::size_t{16} << 20;
-  const int populate = rounded <= kMostPopulated ? MAP_POPULATE : 0;
-  void* p = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | populate, -1, 0);
-  if (p == MAP_FAILED) return nullptr;
-  data_ = static_cast<std::byte*>(p);
-  bytes_ = rounded;
-  return data_;
-}
 
 Executor::Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot,
                    RoundBoard* board)
@@ -317,7 +45,7 @@ void Executor::prepare(const Round& round) {
   if (header_.round != round.id) lost_input_ = {};
   round_ = round;
   const PreparedSchedule& prepared = *round.schedule;
-  const auto& s = prepared.schedule_;
+  const auto& s = prepared.schedule();
   value_bytes_ = round.reducer.bytes(Form::kValue);
   partial_bytes_ = round.reducer.bytes(Form::kPartial);
   WARREN_CHECK(!prepared.exchanges() || (round.exchange != nullptr && round.gpu_scratch != nullptr &&
@@ -337,11 +65,11 @@ void Executor::prepare(const Round& round) {
   streams_ = round.fingerprint.count / element_values(round.fingerprint.type) >= kStreamedBytes / value_bytes_;
   remaining_ = s.steps.size();
   pending_.assign(s.pending.begin(), s.pending.end());
-  cursors_.resize(prepared.channels_.size());
-  outstanding_.assign(prepared.channels_.size(), {});
+  cursors_.resize(prepared.channels().size());
+  outstanding_.assign(prepared.channels().size(), {});
   ready_.clear();
   views_.assign(s.steps.size(), {});
-  reads_left_ = prepared.readers_;
+  reads_left_ = prepared.reads();
   places_.assign(s.steps.size(), {});
   made_.assign(s.steps.size(), {});
   published_.assign(s.steps.size(), false);
@@ -355,7 +83,7 @@ void Executor::prepare(const Round& round) {
   next_turn_ = 0;
   turns_begun_.clear();
   turn_waits_.clear();
-  for (const auto& steps : prepared.turns_) turn_waits_.push_back(steps.size());
+  for (const auto& steps : prepared.turns()) turn_waits_.push_back(steps.size());
   made_stay_.assign(prepared.exchanges() ? s.steps.size() : 0, nullptr);
   checksums_.assign(made_stay_.size(), 0);
   await_input();
@@ -370,9 +98,9 @@ void Executor::prepare(const Round& round) {
 // From where its first `finished` steps are done. Those of a channel are then the first of it.
 void Executor::run(std::uint32_t finished, bool posted) {
   const PreparedSchedule& prepared = *round_.schedule;
-  const auto& s = prepared.schedule_;
+  const auto& s = prepared.schedule();
   for (std::uint32_t c = 0; c < cursors_.size(); c++) {
-    const auto& channel = prepared.channels_[c];
+    const auto& channel = prepared.channels()[c];
     LinkId& link = links_[static_cast<std::size_t>(channel.peer)];
     if (link == 0) link = transport_.link(link_group_, members_[static_cast<std::size_t>(channel.peer)]) + 1;
     cursors_[c] = {link - 1, channel.first_send, channel.first_recv};
@@ -382,16 +110,16 @@ void Executor::run(std::uint32_t finished, bool posted) {
     remaining_--;
     pending_[i] = kFinished;
     for (std::uint32_t k = s.first_successor[i]; k < s.first_successor[i + 1]; k++) pending_[s.successors[k]]--;
-    if (step.kind == StepKind::kRecv) cursors_[prepared.channel_[i]].recv++;
+    if (step.kind == StepKind::kRecv) cursors_[prepared.channel_of(i)].recv++;
     if (step.kind != StepKind::kSend) continue;
-    cursors_[prepared.channel_[i]].send++;
+    cursors_[prepared.channel_of(i)].send++;
     bytes_sent_ += step.count * round_.reducer.bytes(step.a.form);
   }
   if (posted) {
     const Step& step = s.steps[finished];
     WARREN_CHECK(step.kind == StepKind::kSend && pending_[finished] == 0, "what is under way could begin");
-    cursors_[prepared.channel_[finished]].send++;
-    outstanding_[prepared.channel_[finished]].sends++;
+    cursors_[prepared.channel_of(finished)].send++;
+    outstanding_[prepared.channel_of(finished)].sends++;
     bytes_sent_ += step.count * round_.reducer.bytes(step.a.form);
   }
   for (std::uint32_t i = finished; i < s.steps.size(); i++) {
@@ -428,7 +156,7 @@ void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
     const auto brought = sent_from_.find(index);
     const std::byte* const at = brought != sent_from_.end() ? brought->second.at : address(step.a);
     const std::span<const std::byte> payload{bytes == 0 ? nullptr : at, bytes};
-    const std::uint32_t by = round_.schedule->published_by_[index];
+    const std::uint32_t by = round_.schedule->published_by(index);
     if (by != PreparedSchedule::kNone && places_[by].known()) {
       transport_.post_send_made(link, header_, payload, places_[by], made_[by], token);
     } else if (step.lent && !round_.reducer.custom()) {
@@ -441,7 +169,7 @@ void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
   } else {
     const std::size_t bytes = step.count * round_.reducer.bytes(step.dst.form);
     const std::span<std::byte> payload{bytes == 0 ? nullptr : address(step.dst), bytes};
-    if (round_.schedule->readers_[index] != 0) {
+    if (round_.schedule->reads()[index] != 0) {
       transport_.post_recv_in_place(link, header_, payload, token);
     } else {
       transport_.post_recv(link, header_, payload, token);
@@ -465,9 +193,9 @@ bool Executor::word_agrees(std::uint32_t index, Rank peer) {
 }
 
 void Executor::advance(std::uint32_t c) {
-  const auto& channel = round_.schedule->channels_[c];
-  const auto& order = round_.schedule->order_;
-  const auto& steps = round_.schedule->schedule_.steps;
+  const auto& channel = round_.schedule->channels()[c];
+  const auto& order = round_.schedule->order();
+  const auto& steps = round_.schedule->steps();
   Cursor& cursor = cursors_[c];
   // Receives first: a peer that waits to send is served by them.
   for (; cursor.recv < channel.end_recv && pending_[order[cursor.recv]] == 0; cursor.recv++) {
@@ -487,9 +215,9 @@ const std::byte* Executor::operand(const Place& place, std::uint32_t source) con
 
 void Executor::done_reading(std::uint32_t source) {
   if (source == PreparedSchedule::kNone || !views_[source].in_place()) return;
-  const std::uint32_t channel = round_.schedule->channel_[source];
+  const std::uint32_t channel = round_.schedule->channel_of(source);
   if (!views_[source].stands()) {
-    failed_peer_ = members_[static_cast<std::size_t>(round_.schedule->channels_[channel].peer)];
+    failed_peer_ = members_[static_cast<std::size_t>(round_.schedule->channels()[channel].peer)];
     const std::string rank = "rank " + std::to_string(failed_peer_.value);
     status_ = Status(Code::kPeerLost,
                      views_[source].lent
@@ -503,7 +231,7 @@ void Executor::done_reading(std::uint32_t source) {
 
 void Executor::let_go(std::uint32_t source) {
   if (--reads_left_[source] != 0) return;
-  const std::uint32_t channel = round_.schedule->channel_[source];
+  const std::uint32_t channel = round_.schedule->channel_of(source);
   if (views_[source].held != nullptr) transport_.release(cursors_[channel].link, views_[source]);
   views_[source] = {};
 }
@@ -520,7 +248,7 @@ void Executor::lose_input(const Step& step) {
 // The plan leaves out what is final. What is lost and not final can be computed by nobody.
 bool Executor::needs_lost_input() const {
   if (lost_input_.empty()) return false;
-  const schedule::Schedule& s = round_.schedule->schedule_;
+  const schedule::Schedule& s = round_.schedule->schedule();
   bool needs = false;
   for (const Step& step : s.steps) {
     each_input(s, Space::kInput, step,
@@ -540,7 +268,7 @@ void Executor::await_input() {
   std::vector<Begin> begins;
   for (std::size_t i = 0; i < round_.pieces.size(); i++) begins.push_back({round_.pieces[i].at, i});
   std::ranges::sort(begins, {}, &Begin::at);
-  const schedule::Schedule& s = round_.schedule->schedule_;
+  const schedule::Schedule& s = round_.schedule->schedule();
   const Space space = input_space(s);
   for (std::uint32_t i = 0; i < s.steps.size(); i++) {
     std::size_t needs = 0;
@@ -575,9 +303,9 @@ void Executor::arrive(std::size_t pieces) {
 // must then be whole too.
 void Executor::combine(std::uint32_t index) {
   const PreparedSchedule& prepared = *round_.schedule;
-  const Step& step = prepared.schedule_.steps[index];
-  const std::span places = std::span(prepared.schedule_.operands).subspan(step.first_operand, step.operands);
-  const std::span sources = std::span(prepared.operand_sources_).subspan(step.first_operand, step.operands);
+  const Step& step = prepared.step(index);
+  const auto places = prepared.operands(step);
+  const auto sources = prepared.operand_sources(step);
   bool lent = false;
   operands_.clear();
   for (std::size_t k = 0; k < places.size(); k++) {
@@ -593,10 +321,12 @@ bool Executor::on_gpu(const Place& place, std::uint32_t source) const {
 }
 
 bool Executor::reads_gpu(std::uint32_t index) const {
-  const Step& step = round_.schedule->schedule_.steps[index];
+  const Step& step = round_.schedule->step(index);
   if (copies_input(step)) return round_.input_on_gpu;
-  for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
-    if (on_gpu(round_.schedule->schedule_.operands[k], round_.schedule->operand_sources_[k])) return true;
+  const auto operands = round_.schedule->operands(step);
+  const auto sources = round_.schedule->operand_sources(step);
+  for (std::size_t k = 0; k < operands.size(); k++) {
+    if (on_gpu(operands[k], sources[k])) return true;
   }
   return false;
 }
@@ -604,10 +334,10 @@ bool Executor::reads_gpu(std::uint32_t index) const {
 // Something holds all that it reads until it is done, also where this round is no more by then.
 void Executor::combine_on_gpu(std::uint32_t index) {
   const PreparedSchedule& prepared = *round_.schedule;
-  const Step& step = prepared.schedule_.steps[index];
+  const Step& step = prepared.step(index);
   GpuWork::Work work = work_of(step);
   if (copies_input(step)) {
-    WARREN_CHECK(prepared.published_by_[index] != PreparedSchedule::kNone, "what others get is published");
+    WARREN_CHECK(prepared.published_by(index) != PreparedSchedule::kNone, "what others get is published");
     work.operands.push_back({address(step.a), true, round_.input_keeper});
     work.copies = true;
     work.first_bytes = work.made_bytes = work.bytes;
@@ -615,9 +345,11 @@ void Executor::combine_on_gpu(std::uint32_t index) {
     return;
   }
   std::size_t there = 0;
-  for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
-    const Place& place = prepared.schedule_.operands[k];
-    const std::uint32_t source = prepared.operand_sources_[k];
+  const auto places = prepared.operands(step);
+  const auto sources = prepared.operand_sources(step);
+  for (std::size_t k = 0; k < places.size(); k++) {
+    const Place& place = places[k];
+    const std::uint32_t source = sources[k];
     if (!on_gpu(place, source)) {
       work.operands.emplace_back();
     } else {
@@ -626,7 +358,7 @@ void Executor::combine_on_gpu(std::uint32_t index) {
                                source == PreparedSchedule::kNone ? round_.input_keeper : views_[source].lent});
     }
   }
-  const Place& first = prepared.schedule_.operands[step.first_operand];
+  const Place& first = places.front();
   work.first_form = first.form;
   work.first_bytes = step.count * round_.reducer.bytes(first.form);
   if (!work.operands.front().on_gpu && there + 1 == step.operands) {
@@ -634,7 +366,7 @@ void Executor::combine_on_gpu(std::uint32_t index) {
     // the others come.
     const std::shared_ptr<std::byte[]> copy(new (std::nothrow) std::byte[work.first_bytes]);
     if (copy != nullptr) {
-      std::memcpy(copy.get(), operand(first, prepared.operand_sources_[step.first_operand]), work.first_bytes);
+      std::memcpy(copy.get(), operand(first, sources.front()), work.first_bytes);
       work.operands.front() = {copy.get(), false, copy};
     }
   }
@@ -651,7 +383,7 @@ GpuWork::Work Executor::work_of(const Step& step) const {
   work.op = round_.fingerprint.op;
   work.count = step.count;
   work.bytes = step.count * value_bytes_;
-  work.contributors = static_cast<std::uint32_t>(round_.schedule->schedule_.size);
+  work.contributors = static_cast<std::uint32_t>(round_.schedule->schedule().size);
   return work;
 }
 
@@ -663,7 +395,7 @@ bool Executor::comes_first(const Step& step) const {
 
 // It waits for that as for a step before it.
 void Executor::bring_to_cpu(std::uint32_t send) {
-  const Step& step = round_.schedule->schedule_.steps[send];
+  const Step& step = round_.schedule->step(send);
   GpuWork::Work work = work_of(step);
   work.operands.push_back({address(step.a), true, round_.input_keeper});
   pending_[send] = 1;
@@ -673,16 +405,16 @@ void Executor::bring_to_cpu(std::uint32_t send) {
 // Whether a send tells a rank of this host, which may have its output on a GPU, too, of a final that is to lie on this
 // one's before.
 bool Executor::goes_by_gpu(std::uint32_t send) const {
-  if (!round_.schedule->hands_on_[send] || !round_.input_on_gpu || round_.output_keeper == nullptr) return false;
-  const std::uint32_t by = round_.schedule->published_by_[send];
+  if (!round_.schedule->hands_on(send) || !round_.input_on_gpu || round_.output_keeper == nullptr) return false;
+  const std::uint32_t by = round_.schedule->published_by(send);
   return places_[by].known() && uploads_[by] != kUploaded;
 }
 
 // Once for all such sends, each of which waits for that as for a step before it, and so do later ones to the same rank,
 // of which few may begin (Builder::send_window()).
 void Executor::bring_to_gpu(std::uint32_t send) {
-  const Step& step = round_.schedule->schedule_.steps[send];
-  std::uint64_t& upload = uploads_[round_.schedule->published_by_[send]];
+  const Step& step = round_.schedule->step(send);
+  std::uint64_t& upload = uploads_[round_.schedule->published_by(send)];
   if (upload == 0) {
     GpuWork::Work work = work_of(step);
     work.operands.push_back({address(step.a), false, round_.output_keeper});
@@ -705,7 +437,7 @@ void Executor::uploaded(std::uint32_t publish, const GpuWork::Done& done) {
   std::erase_if(gpu_work_, [&](const Begun& begun) { return begun.id == done.id; });
   for (const std::uint32_t send : sends) {
     pending_[send] = 0;
-    advance(prepared.channel_[send]);
+    advance(prepared.channel_of(send));
   }
 }
 
@@ -714,9 +446,9 @@ bool Executor::on_done(const GpuWork::Done& done) {
   if (begun == gpu_work_.end()) return false;
   const std::uint32_t index = begun->step;
   const PreparedSchedule& prepared = *round_.schedule;
-  const Step& step = prepared.schedule_.steps[index];
-  if (status_.ok() && prepared.hands_on_[index]) {
-    uploaded(prepared.published_by_[index], done);
+  const Step& step = prepared.step(index);
+  if (status_.ok() && prepared.hands_on(index)) {
+    uploaded(prepared.published_by(index), done);
     return true;
   }
   gpu_work_.erase(begun);
@@ -724,7 +456,7 @@ bool Executor::on_done(const GpuWork::Done& done) {
   if (step.kind == StepKind::kSend) {
     sent_from_[index] = {done.operands.front(), done.memory};
     pending_[index] = 0;
-    advance(prepared.channel_[index]);
+    advance(prepared.channel_of(index));
     return true;
   }
   if (copies_input(step)) {
@@ -737,11 +469,10 @@ bool Executor::on_done(const GpuWork::Done& done) {
     return true;
   }
   operands_.clear();
-  for (std::size_t k = 0; k < step.operands && done.made == nullptr; k++) {
-    const std::size_t at = step.first_operand + k;
-    operands_.push_back(done.operands[k] != nullptr
-                            ? done.operands[k]
-                            : operand(prepared.schedule_.operands[at], prepared.operand_sources_[at]));
+  const auto places = prepared.operands(step);
+  const auto sources = prepared.operand_sources(step);
+  for (std::size_t k = 0; k < places.size() && done.made == nullptr; k++) {
+    operands_.push_back(done.operands[k] != nullptr ? done.operands[k] : operand(places[k], sources[k]));
   }
   made_of_operands(index, &done, true);
   if (!status_.ok()) return true;
@@ -753,8 +484,8 @@ bool Executor::on_done(const GpuWork::Done& done) {
 // Out of operands_, unless it is `done`.
 void Executor::made_of_operands(std::uint32_t index, const GpuWork::Done* done, bool lent) {
   const PreparedSchedule& prepared = *round_.schedule;
-  const Step& step = prepared.schedule_.steps[index];
-  const std::span sources = std::span(prepared.operand_sources_).subspan(step.first_operand, step.operands);
+  const Step& step = prepared.step(index);
+  const auto sources = prepared.operand_sources(step);
   const std::byte* const ready = done == nullptr ? nullptr : done->made;
   if (step.dst.space == Space::kOutput) return make_final(index, sources, done, lent);
   // Nobody reads it before this step has finished.
@@ -771,7 +502,7 @@ void Executor::made_of_operands(std::uint32_t index, const GpuWork::Done* done, 
 
 // operands_, of the step.
 Status Executor::combine_to(std::byte* to, const Step& step) {
-  const Form first = round_.schedule->schedule_.operands[step.first_operand].form;
+  const Form first = round_.schedule->operands(step).front().form;
   return round_.reducer.combine(to, step.dst.form, operands_, first, step.bracketing, step.count);
 }
 
@@ -785,11 +516,11 @@ void Executor::fail_by_program(const Status& why) {
 void Executor::make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const GpuWork::Done* done,
                           bool lent) {
   const PreparedSchedule& prepared = *round_.schedule;
-  const Step& step = prepared.schedule_.steps[index];
+  const Step& step = prepared.step(index);
   const std::byte* const ready = done == nullptr ? nullptr : done->made;
   const std::size_t bytes = step.count * value_bytes_;
   std::byte* const output = address(step.dst);
-  const std::uint32_t by = prepared.published_by_[index];
+  const std::uint32_t by = prepared.published_by(index);
   const std::span<std::byte> room =
       by != PreparedSchedule::kNone && ready == nullptr ? round_.publisher->room(step.count) : std::span<std::byte>();
   // Not in the output, which may be the input: that stays until what replaces it is published.
@@ -805,11 +536,10 @@ void Executor::make_final(std::uint32_t index, std::span<const std::uint32_t> so
     if (!status_.ok()) return;
   }
   if (!room.empty()) {
-    round_.publisher->publish_room(prepared.schedule_.steps[by].result_at, step.count, places_[by]);
+    round_.publisher->publish_room(prepared.step(by).result_at, step.count, places_[by]);
     published_[by] = true;
   } else if (by != PreparedSchedule::kNone) {
-    const Status status =
-        round_.publisher->publish(prepared.schedule_.steps[by].result_at, step.count, made, places_[by]);
+    const Status status = round_.publisher->publish(prepared.step(by).result_at, step.count, made, places_[by]);
     if (!status.ok()) {
       status_ = status.because_of_this("cannot log " + to_string(round_.id));
       return;
@@ -830,16 +560,14 @@ void Executor::make_final(std::uint32_t index, std::span<const std::uint32_t> so
 // for those who cannot be told its place in the log. Nobody waits for that but the end of the round.
 bool Executor::bring_own(std::uint32_t index, const GpuWork::Done& done) {
   const PreparedSchedule& prepared = *round_.schedule;
-  const std::uint32_t by = prepared.published_by_[index];
-  if (round_.landing == nullptr || done.here == nullptr || !prepared.bypasses_[index] || !places_[by].known()) {
+  const std::uint32_t by = prepared.published_by(index);
+  if (round_.landing == nullptr || done.here == nullptr || !prepared.bypasses(index) || !places_[by].known()) {
     return false;
   }
-  const Step& step = prepared.schedule_.steps[index];
+  const Step& step = prepared.step(index);
   if (!round_.landing->bring(step.dst.at, step.count, done.here, ++newest_bringing_)) return false;
   own_.push_back({newest_bringing_, index, {done.made, done.memory}});
-  if (const auto sends = prepared.tells_.find(by); sends != prepared.tells_.end()) {
-    for (const std::uint32_t send : sends->second) sent_from_[send] = {done.made, done.memory};
-  }
+  for (const std::uint32_t send : prepared.tells(by)) sent_from_[send] = {done.made, done.memory};
   brought_[index] = true;
   remaining_++;
   return true;
@@ -847,10 +575,10 @@ bool Executor::bring_own(std::uint32_t index, const GpuWork::Done& done) {
 
 // The CPU copies nothing of what goes from one GPU to the other.
 bool Executor::bring(std::uint32_t index) {
-  if (round_.landing == nullptr || !round_.schedule->delivers_[index]) return false;
-  const View& view = views_[round_.schedule->sources_[index].a];
+  if (round_.landing == nullptr || !round_.schedule->delivers(index)) return false;
+  const View& view = views_[round_.schedule->sources(index).a];
   if (view.beside == nullptr) return false;
-  const Step& step = round_.schedule->schedule_.steps[index];
+  const Step& step = round_.schedule->step(index);
   if (!round_.landing->bring(step.dst.at, step.count, view.beside, ++newest_bringing_)) {
     if (!view.on_gpu) return false;
     // The CPU could not read it.
@@ -867,7 +595,7 @@ void Executor::on_brought(std::uint64_t number, bool stood) {
     own_.erase(own);
     if (!status_.ok()) return;
     if (!stood) {
-      const Step& step = round_.schedule->schedule_.steps[one.step];
+      const Step& step = round_.schedule->step(one.step);
       std::memcpy(address(step.dst), one.made.at, step.count * value_bytes_);
       brought_[one.step] = false;
       round_.landing->landed(step.dst.at, step.count);
@@ -882,7 +610,7 @@ void Executor::on_brought(std::uint64_t number, bool stood) {
   if (!status_.ok()) return;
   if (stood) {
     brought_[index] = true;
-    let_go(round_.schedule->sources_[index].a);
+    let_go(round_.schedule->sources(index).a);
     if (board_ != nullptr) RoundBoard::add(board_->finals_from_gpus, 1);
   } else {
     compute(index);
@@ -893,10 +621,10 @@ void Executor::on_brought(std::uint64_t number, bool stood) {
 }
 
 void Executor::compute(std::uint32_t index) {
-  const Step& step = round_.schedule->schedule_.steps[index];
+  const Step& step = round_.schedule->step(index);
   if (step.kind == StepKind::kCombine) return combine(index);
   if (step.kind == StepKind::kPublish && published_[index]) return;
-  const PreparedSchedule::Sources& from = round_.schedule->sources_[index];
+  const PreparedSchedule::Sources& from = round_.schedule->sources(index);
   if (step.kind == StepKind::kPublish) {
     WARREN_CHECK(round_.publisher != nullptr, "a schedule that publishes has a log");
     const Status status =
@@ -928,7 +656,7 @@ void Executor::one_less() {
 void Executor::finish(std::uint32_t step) {
   one_less();
   pending_[step] = kFinished;
-  const auto& s = round_.schedule->schedule_;
+  const auto& s = round_.schedule->schedule();
   if (round_.landing != nullptr && writes_final(s.steps[step]) && !brought_[step]) {
     round_.landing->landed(s.steps[step].dst.at, s.steps[step].count);
   }
@@ -940,7 +668,7 @@ void Executor::finish(std::uint32_t step) {
 
 // All that it waits for is done.
 void Executor::may_begin(std::uint32_t step) {
-  const Step& s = round_.schedule->schedule_.steps[step];
+  const Step& s = round_.schedule->step(step);
   if (s.turn != 0) {
     turn_waits_[s.turn - 1]--;
     begin_turns();
@@ -951,7 +679,7 @@ void Executor::may_begin(std::uint32_t step) {
   } else if (goes_by_gpu(step)) {
     bring_to_gpu(step);
   } else {
-    advance(round_.schedule->channel_[step]);
+    advance(round_.schedule->channel_of(step));
   }
 }
 
@@ -963,8 +691,8 @@ void Executor::begin_turns() {
 void Executor::begin_turn(std::size_t turn) {
   const PreparedSchedule& prepared = *round_.schedule;
   GpuExchange::Turn messages;
-  for (const std::uint32_t i : prepared.turns_[turn]) {
-    const Step& step = prepared.schedule_.steps[i];
+  for (const std::uint32_t i : prepared.turns()[turn]) {
+    const Step& step = prepared.step(i);
     GpuExchange::Message& m = messages.emplace_back();
     m.peer = step.peer;
     m.sends = step.kind == StepKind::kSend;
@@ -978,7 +706,7 @@ void Executor::begin_turn(std::size_t turn) {
       m.keeper = round_.input_keeper;
       bytes_sent_ += m.bytes;
     } else {
-      const std::uint32_t by = prepared.published_by_[i];
+      const std::uint32_t by = prepared.published_by(i);
       WARREN_CHECK(by != PreparedSchedule::kNone && made_stay_[by] != nullptr,
                    "a final that is exchanged was made there");
       m.at = const_cast<std::byte*>(made_[by].at);
@@ -992,7 +720,7 @@ void Executor::begin_turn(std::size_t turn) {
 // What a receive brings is read on the GPU alone.
 bool Executor::delivered_on_gpu(std::uint32_t receive) const {
   const PreparedSchedule& prepared = *round_.schedule;
-  return prepared.delivered_[receive] || (prepared.combined_[receive] && prepared.readers_[receive] != 0);
+  return prepared.delivered(receive) || (prepared.combined(receive) && prepared.reads()[receive] != 0);
 }
 
 bool Executor::on_exchanged(const GpuExchange::Done& done) {
@@ -1007,13 +735,13 @@ bool Executor::on_exchanged(const GpuExchange::Done& done) {
     return true;
   }
   const PreparedSchedule& prepared = *round_.schedule;
-  const std::vector<std::uint32_t>& steps = prepared.turns_[turn];
+  const std::vector<std::uint32_t>& steps = prepared.turns()[turn];
   for (std::size_t m = 0; m < steps.size(); m++) {
-    const Step& step = prepared.schedule_.steps[steps[m]];
+    const Step& step = prepared.step(steps[m]);
     checksums_[steps[m]] = done.checksums[m];
     const Rank peer = members_[static_cast<std::size_t>(step.peer)];
     if (step.kind == StepKind::kSend) {
-      if (const std::uint32_t by = prepared.published_by_[steps[m]]; by != PreparedSchedule::kNone)
+      if (const std::uint32_t by = prepared.published_by(steps[m]); by != PreparedSchedule::kNone)
         made_stay_[by] = nullptr;
       if (board_ != nullptr) board_->sent(peer, step.count * round_.reducer.bytes(step.a.form));
       continue;
@@ -1028,7 +756,7 @@ bool Executor::on_exchanged(const GpuExchange::Done& done) {
     view.there = address(step.dst);
     view.on_gpu = true;
     view.lent = round_.gpu_scratch;
-    if (prepared.delivered_[steps[m]]) {
+    if (prepared.delivered(steps[m])) {
       view.beside =
           std::make_shared<const FinalOnGpu>(FinalOnGpu{view.there, 0, &kStands, round_.gpu_scratch, nullptr});
     }
@@ -1053,7 +781,7 @@ void Executor::run_ready() {
     }
     compute(step);
     if (!status_.ok()) return;  // what is not published is seen by nobody
-    if (round_.schedule->schedule_.steps[step].kind == StepKind::kPublish) {
+    if (round_.schedule->step(step).kind == StepKind::kPublish) {
       const std::uint64_t number = round_.publisher->newest();
       if (number != 0 && !round_.publisher->may_be_seen(number)) {
         unsettled_.push_back({step, number});
@@ -1082,10 +810,10 @@ void Executor::on_completion(Token token, const Status& status, View view) {
   if (!status_.ok()) return;
   const auto step = static_cast<std::uint32_t>(token);
   WARREN_CHECK((token >> 32) == slot_ && step < pending_.size(), "completions are for steps that were posted");
-  const auto& s = round_.schedule->schedule_;
+  const auto& s = round_.schedule->schedule();
   const Step& moved = s.steps[step];
   const Rank peer = members_[static_cast<std::size_t>(moved.peer)];
-  Outstanding& outstanding = outstanding_[round_.schedule->channel_[step]];
+  Outstanding& outstanding = outstanding_[round_.schedule->channel_of(step)];
   (moved.kind == StepKind::kSend ? outstanding.sends : outstanding.recvs)--;
   if (!status.ok()) {
     failed_peer_ = peer;
@@ -1098,7 +826,7 @@ void Executor::on_completion(Token token, const Status& status, View view) {
     board_->received(peer, moved.count * round_.reducer.bytes(moved.dst.form));
   }
   const bool may_be_there =
-      round_.gpu_work != nullptr && round_.schedule->combined_[step] && moved.dst.form == Form::kValue;
+      round_.gpu_work != nullptr && round_.schedule->combined(step) && moved.dst.form == Form::kValue;
   if (view.on_gpu && !may_be_there) {
     failed_peer_ = peer;
     status_ =
@@ -1116,7 +844,7 @@ void Executor::on_completion(Token token, const Status& status, View view) {
 std::vector<Executor::Final> Executor::finals() const {
   std::vector<Final> finals;
   if (round_.schedule == nullptr) return finals;
-  const auto& steps = round_.schedule->schedule_.steps;
+  const auto& steps = round_.schedule->steps();
   for (std::size_t i = 0; i < steps.size(); i++) {
     // What has bypassed the output has left what was there, which may be an input, as it was.
     if (pending_[i] == kFinished && writes_final(steps[i]) && !brought_[i])
@@ -1160,13 +888,13 @@ std::vector<RoundBoard::Waited> Executor::waiting_for(std::size_t limit) const {
     const Outstanding& o = outstanding_[c];
     if (o.sends == 0 && o.recvs == 0) continue;
     ranks.push_back(
-        {members_[static_cast<std::size_t>(round_.schedule->channels_[c].peer)], o.recvs != 0, o.sends != 0});
+        {members_[static_cast<std::size_t>(round_.schedule->channels()[c].peer)], o.recvs != 0, o.sends != 0});
   }
   // NCCL does not say for whom.
   if (!turns_begun_.empty()) {
     std::map<std::int32_t, RoundBoard::Waited> peers;
-    for (const std::uint32_t i : round_.schedule->turns_[turns_begun_.front().turn]) {
-      const Step& step = round_.schedule->schedule_.steps[i];
+    for (const std::uint32_t i : round_.schedule->turns()[turns_begun_.front().turn]) {
+      const Step& step = round_.schedule->step(i);
       RoundBoard::Waited& waited = peers[step.peer];
       waited.rank = members_[static_cast<std::size_t>(step.peer)];
       (step.kind == StepKind::kSend ? waited.sends : waited.receives) = true;

@@ -1,6 +1,7 @@
 #include "worker/rounds/light_round.h"
 
 #include "recovery/base/check.h"
+#include "worker/rounds/steps.h"
 
 namespace warren::worker {
 
@@ -20,7 +21,7 @@ LightRound::LightRound(Transport& transport, Executor& executor, GroupId links, 
       links_(members.size(), 0) {}
 
 bool LightRound::serves(const PreparedSchedule& schedule, const Reducer& reducer) {
-  return schedule.schedule().steps.size() <= kMostSteps && schedule.in_order() &&
+  return schedule.steps().size() <= kMostSteps && schedule.in_order() &&
          schedule.largest() * reducer.bytes(Form::kPartial) <= kMostBytes;
 }
 
@@ -60,7 +61,7 @@ std::byte* LightRound::address(const Place& place) const {
 
 LightRound::Outcome LightRound::go() {
   if (posted_) return Outcome::kStuck;
-  const std::vector<Step>& steps = round_.schedule->schedule().steps;
+  const std::vector<Step>& steps = round_.schedule->steps();
   const auto bytes_of = [this](const Place& place, std::uint64_t count) {
     return count * (place.form == Form::kValue ? value_bytes_ : partial_bytes_);
   };
@@ -125,7 +126,7 @@ void LightRound::hand_over() {
 
 std::vector<Executor::Final> LightRound::finals() const {
   std::vector<Executor::Final> finals;
-  const std::vector<Step>& steps = round_.schedule->schedule().steps;
+  const std::vector<Step>& steps = round_.schedule->steps();
   for (std::uint32_t i = 0; i < done_; i++) {
     if (writes_final(steps[i])) finals.push_back({steps[i].dst.at, steps[i].count});
   }
@@ -140,7 +141,7 @@ void LightRound::abandon() {
 
 Rank LightRound::waits_for() const {
   if (!runs_) return kNoRank;
-  const Step& step = round_.schedule->schedule().steps[done_];
+  const Step& step = round_.schedule->steps()[done_];
   return step.kind == StepKind::kRecv ? members_[static_cast<std::size_t>(step.peer)] : kNoRank;
 }
 

@@ -33,9 +33,9 @@
 #include "recovery/base/ranges.h"
 #include "recovery/wire/frame.h"
 #include "worker/rounds/call.h"
-#include "worker/rounds/executor.h"
 #include "worker/rounds/recall.h"
 #include "worker/rounds/round_board.h"
+#include "worker/rounds/scratch.h"
 #include "worker/transport/transport.h"
 
 namespace warren::worker {
