@@ -570,7 +570,7 @@ bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
   // As known_of(): others have it, or a part of it.
   const Frontier* const others = frontier_of(id, version_);
   if (others != nullptr && group->next_sequence.value <= others->rounds) return false;
-  Executor::Round& round = r->round;
+  Round& round = r->round;
   round.id = next;
   round.fingerprint.site = told_site(spec.site);
   round.input = static_cast<const std::byte*>(spec.input != nullptr ? spec.input : spec.output);
@@ -1141,7 +1141,7 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
   }
   enter(group, Phase::kRuns);
   call.schedule = std::move(prepared);
-  Executor::Round round;
+  Round round;
   round.schedule = call.schedule.get();
   round.generation = plan_.generation;
   round.id = call.round;

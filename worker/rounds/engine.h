@@ -392,7 +392,7 @@ class Engine {
       std::uint64_t width = 0, total_bytes = 0;          // of an element; of the whole result
       bool light = false;                                // LightRound serves it
       std::int32_t owner = -1;                           // of the schedule, where there is one
-      Executor::Round round;                             // but for its name, site and buffers
+      Round round;                                       // but for its name, site and buffers
     };
     static constexpr std::size_t kRepeated = 8;
     std::array<Repeated, kRepeated> repeated;

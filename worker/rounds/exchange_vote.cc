@@ -76,7 +76,7 @@ bool Engine::waits_for_words(Group& group, const Known& known) {
   group.words.assign((ranks + 1) * own.size(), std::byte{});
   std::ranges::copy(own, group.words.end() - static_cast<std::ptrdiff_t>(own.size()));
   enter(group, Phase::kAgrees);
-  Executor::Round round;
+  Round round;
   round.schedule = group.words_schedule.get();
   round.generation = plan_.generation;
   round.id = call.round;

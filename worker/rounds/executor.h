@@ -1,4 +1,4 @@
-// Runs one schedule at a time over a transport, without ever waiting: whoever owns it feeds completions in and asks
+// Runs one schedule at a time over a transport, without ever waiting: its owner feeds completions in and asks
 // whether it is done. The same object runs in workers and in the simulator.
 #pragma once
 
@@ -6,18 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "recovery/base/ids.h"
 #include "recovery/base/ranges.h"
 #include "recovery/base/result.h"
 #include "recovery/wire/frame.h"
-#include "worker/kernels/reduce.h"
-#include "worker/rounds/gpu_exchange.h"
-#include "worker/rounds/gpu_work.h"
-#include "worker/rounds/prepared_schedule.h"
-#include "worker/rounds/publisher.h"
+#include "worker/rounds/gpu_steps.h"
+#include "worker/rounds/round.h"
 #include "worker/rounds/round_board.h"
 #include "worker/rounds/scratch.h"
 #include "worker/schedule/schedule.h"
@@ -27,34 +23,6 @@ namespace warren::worker {
 
 class Executor {
  public:
-  struct Round {
-    const PreparedSchedule* schedule = nullptr;  // outlives the round
-    Generation generation;
-    RoundId id;
-    Fingerprint fingerprint;
-    const std::byte* input = nullptr;  // may be null where the schedule does not touch it
-    std::byte* output = nullptr;
-    Reducer reducer;
-    Publisher* publisher = nullptr;  // of schedules that publish
-    // An input that comes while the round runs: its pieces, in the order in which they come, which start() reads; so
-    // many of them are there. None: all is there.
-    std::span<const InputPiece> pieces;
-    std::size_t arrived = 0;
-    Landing* landing = nullptr;  // may be null
-    // Where combining steps are carried out that read what is on a GPU, peers' loans and `input`, if that is there, and
-    // from where that comes to be sent.
-    // Null: no peer lends such memory.
-    GpuWork* gpu_work = nullptr;
-    bool input_on_gpu = false;                           // PreparedSchedule::lends_all()
-    std::shared_ptr<const void> input_keeper = nullptr;  // of that
-    // Of `output`, from where a GPU may read it; null: it is not wanted on one.
-    std::shared_ptr<const void> output_keeper = nullptr;
-    // PreparedSchedule::exchanges(): what carries turns, and memory of the GPU that is scratch there. Then the input is
-    // on the GPU, and finals are brought from there (Landing).
-    GpuExchange* exchange = nullptr;
-    std::shared_ptr<std::byte> gpu_scratch = nullptr;
-  };
-
   // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
   // stands in the upper half of every token that this executor posts. `board` counts what each link moves; may be null.
   Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot, RoundBoard* board);
@@ -83,9 +51,7 @@ class Executor {
   // the output. Of whatever round.
   void on_brought(std::uint64_t number, bool stood);
   // Some step is being carried out elsewhere.
-  [[nodiscard]] bool awaits_gpu_work() const {
-    return !done() && (!gpu_work_.empty() || !bringing_.empty() || !own_.empty());
-  }
+  [[nodiscard]] bool awaits_gpu_work() const { return !done() && gpu_ != nullptr && gpu_->busy(); }
   // Goes on with what was published and may be seen by now; true if there was something.
   bool settle();
   // Something is published that may not be seen yet.
@@ -129,18 +95,6 @@ class Executor {
     std::uint64_t number;  // of the publisher's
   };
 
-  // A step that is carried out elsewhere.
-  struct Begun {
-    std::uint64_t id;
-    std::uint32_t step;
-  };
-
-  // A turn that is under way.
-  struct BegunTurn {
-    std::uint64_t id;
-    std::size_t turn;
-  };
-
   // A step that reads a part of the input that is still to come.
   struct Awaiting {
     std::size_t pieces;  // by then it is there
@@ -148,44 +102,31 @@ class Executor {
   };
 
   void prepare(const Round& round);
+  void use_gpu_steps();
   void await_input();
   void run(std::uint32_t finished, bool posted);
   void finish(std::uint32_t step);
   void may_begin(std::uint32_t step);
-  void begin_turns();
-  void begin_turn(std::size_t turn);
-  [[nodiscard]] bool delivered_on_gpu(std::uint32_t receive) const;
+  [[nodiscard]] bool goes_by_gpu(const schedule::Step& step, std::uint32_t index);
+  [[nodiscard]] bool runs_on_gpu(std::uint32_t step);
+  // The step's final is not in the output.
+  [[nodiscard]] bool bypassed(std::uint32_t step) const { return gpu_ != nullptr && gpu_->brought(step); }
   void run_ready();
   void advance(std::uint32_t channel);
   void compute(std::uint32_t index);
   void combine(std::uint32_t index);
-  void combine_on_gpu(std::uint32_t index);
-  [[nodiscard]] GpuWork::Work work_of(const schedule::Step& step) const;
-  [[nodiscard]] bool comes_first(const schedule::Step& step) const;
-  void bring_to_cpu(std::uint32_t send);
-  [[nodiscard]] bool goes_by_gpu(std::uint32_t send) const;
-  void bring_to_gpu(std::uint32_t send);
-  void uploaded(std::uint32_t publish, const GpuWork::Done& done);
+  void make_of(const GpuWork::Done& done, std::uint32_t index);
   void made_of_operands(std::uint32_t index, const GpuWork::Done* done, bool lent);
   void make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const GpuWork::Done* done, bool lent);
   [[nodiscard]] Status combine_to(std::byte* to, const schedule::Step& step);
   void fail_by_program(const Status& why);
-  [[nodiscard]] bool bring(std::uint32_t index);
-  [[nodiscard]] bool bring_own(std::uint32_t index, const GpuWork::Done& done);
   void one_less();
-  [[nodiscard]] bool reads_gpu(std::uint32_t index) const;
-  [[nodiscard]] bool on_gpu(const schedule::Place& place, std::uint32_t source) const;
-  // The operand `place`, which comes from the receive `source`, if from any.
-  [[nodiscard]] const std::byte* operand(const schedule::Place& place, std::uint32_t source) const;
   void done_reading(std::uint32_t source);
   void let_go(std::uint32_t source);
   // What `step` has written over the input, if it has, is no final value.
   void lose_input(const schedule::Step& step);
   [[nodiscard]] bool needs_lost_input() const;
   void post(const schedule::Step& step, std::uint32_t index, LinkId link);
-  [[nodiscard]] std::span<std::byte> word_at(std::uint32_t index);
-  [[nodiscard]] bool word_agrees(std::uint32_t index, Rank peer);
-  [[nodiscard]] std::byte* address(const schedule::Place& place) const;
 
   Transport& transport_;
   const GroupId link_group_;
@@ -193,48 +134,22 @@ class Executor {
   const std::uint32_t slot_;
   RoundBoard* const board_;
   std::vector<LinkId> links_;  // by group rank, once known
-  Round round_;
+  RoundUnderWay round_;
   FrameHeader header_;
   Scratch scratch_;
   Scratch unchecked_;  // a value that was made of lent operands, until they are known to have been whole
-  std::byte* scratch_base_ = nullptr;
-  std::size_t value_bytes_ = 1, partial_bytes_ = 1;
   std::vector<std::uint32_t> pending_;  // by step: what it waits for; kFinished once it is done
   std::vector<Cursor> cursors_;
   std::vector<std::uint32_t> ready_;       // compute steps
   std::vector<Outstanding> outstanding_;   // by channel
-  std::vector<View> views_;                // by receive: where its bytes are to be read
-  std::vector<std::uint32_t> reads_left_;  // likewise
-  std::vector<LogPlace> places_;           // by step that publishes
-  std::vector<MadeOnGpu> made_;            // likewise
-  std::vector<bool> published_;            // likewise: by the step that made it
+  std::vector<std::uint32_t> reads_left_;  // by receive
+  std::vector<bool> published_;            // by step that publishes: by the step that made it
   std::vector<const void*> operands_;      // of the combining step at hand
   std::vector<Unsettled> unsettled_;       // published, in that order
-  std::vector<Begun> gpu_work_;            // carried out there
-  // By step that publishes: the number of what brings that to the GPU, too; 0: nothing yet, kUploaded: it is over.
-  static constexpr std::uint64_t kUploaded = UINT64_MAX;
-  std::vector<std::uint64_t> uploads_;
-  struct OnCpu {
-    const std::byte* at = nullptr;
-    std::shared_ptr<const void> memory;
-  };
-  std::unordered_map<std::uint32_t, OnCpu> sent_from_;  // by send of what came from the GPU
-  std::vector<Begun> bringing_;                         // copies of finals that bypass the output
-  struct Own {
-    std::uint64_t id;
-    std::uint32_t step;
-    OnCpu made;
-  };
-  std::vector<Own> own_;       // likewise, of those that were made here
-  std::vector<bool> brought_;  // by step: it was one
-  std::uint64_t newest_bringing_ = 0;
-  std::vector<std::size_t> turn_waits_;                 // by turn: how many of its steps may not begin yet
-  std::size_t next_turn_ = 0;                           // to be begun
-  std::vector<BegunTurn> turns_begun_;                  // under way
-  std::vector<std::uint64_t> checksums_;                // by step of a turn, and by word
-  std::vector<std::shared_ptr<const void>> made_stay_;  // by step that publishes: what keeps `made_` where it is
-  std::vector<Awaiting> awaiting_;                      // those that may begin first, last
-  bool streams_ = false;                                // finals go to the output past the cache
+  std::unique_ptr<GpuSteps> gpu_steps_;    // from the first round on that may touch GPUs
+  GpuSteps* gpu_ = nullptr;                // that, if this round may
+  std::vector<Awaiting> awaiting_;         // those that may begin first, last
+  bool streams_ = false;                   // finals go to the output past the cache
   // Of the newest round's input, elements that are no more.
   Ranges lost_input_;
   std::size_t remaining_ = 0;

@@ -25,7 +25,7 @@ bool LightRound::serves(const PreparedSchedule& schedule, const Reducer& reducer
          schedule.largest() * reducer.bytes(Form::kPartial) <= kMostBytes;
 }
 
-void LightRound::begin(const Executor::Round& round) {
+void LightRound::begin(const Round& round) {
   WARREN_CHECK(!runs_ && executor_.done(), "one round at a time");
   round_ = round;
   value_bytes_ = round.reducer.bytes(Form::kValue);

@@ -35,7 +35,7 @@ class LightRound {
   // Whether the round can be run here at all.
   [[nodiscard]] static bool serves(const PreparedSchedule& schedule, const Reducer& reducer);
 
-  void begin(const Executor::Round& round);
+  void begin(const Round& round);
   // Does what can be done without waiting.
   [[nodiscard]] Outcome go();
   // kProgramFailed: why.
@@ -68,7 +68,7 @@ class LightRound {
   const std::uint32_t slot_;
   RoundBoard* const board_;
   std::vector<LinkId> links_;  // by group rank; 0: not known, else one more
-  Executor::Round round_;
+  Round round_;
   FrameHeader header_;
   std::byte* scratch_ = nullptr;
   std::size_t value_bytes_ = 1, partial_bytes_ = 1;

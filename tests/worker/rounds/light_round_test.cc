@@ -104,7 +104,7 @@ class Root : public ::testing::Test {
   std::vector<Rank> members_{Rank(0), Rank(1), Rank(2), Rank(3)};
   std::vector<std::int64_t> buffer_ = std::vector<std::int64_t>(kCount);
   std::unique_ptr<PreparedSchedule> prepared_;
-  Executor::Round round_;
+  Round round_;
   Log log_;
   testing::LightTransport transport_;
   Executor executor_{transport_, kWorldGroup, members_, 6, nullptr};
