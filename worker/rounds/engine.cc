@@ -16,7 +16,6 @@
 namespace warren::worker {
 namespace {
 
-constexpr std::size_t kCachedSchedules = 32;
 constexpr std::size_t kMostKeptInput = std::size_t{64} << 20;  // between two rounds
 
 // Bytes of the larger of one rank's two buffers: what the choice of an algorithm goes by.
@@ -223,11 +222,11 @@ void Engine::rename(Group& group, Call& call) {
 }
 
 // What a call is made with depends on how many take part in its round; nothing is made for one that is in the log.
-void Engine::resize(const Group& group, Call& call) {
+void Engine::resize(Group& group, Call& call) {
   const RoundId& name = call.round;
   if (known_of(name).done) return;
   const std::int32_t size = size_of(group, name);
-  call.fingerprint.algorithm = static_cast<std::uint8_t>(algorithm_for(call.spec, size));
+  call.fingerprint.algorithm = static_cast<std::uint8_t>(algorithm_for(group, call.spec, size));
   if (call.spec.collective == Collective::kBarrier) return;
   auto reducer = Reducer::make(call.spec.type, call.spec.op, static_cast<std::uint32_t>(size), call.spec.custom_bytes,
                                call.spec.custom, call.spec.custom_context);
@@ -281,9 +280,8 @@ const Engine::RingOrder* Engine::ring_order() const {
 
 // Who sits where, for the schedules of this generation and version.
 void Engine::place(Group& group) {
-  group.cache.clear();
+  group.schedules.clear();
   group.words_schedule = nullptr;
-  group.repeated.fill({});
   group.hosts.clear();
   group.domains.clear();
   group.host = {};
@@ -434,18 +432,12 @@ bool Engine::idle(GroupId id) const {
          (it->second->active == nullptr && it->second->queue.empty() && !it->second->points.busy());
 }
 
-schedule::Algorithm Engine::algorithm_for(const CallSpec& spec, std::int32_t size) {
+schedule::Algorithm Engine::algorithm_for(Group& group, const CallSpec& spec, std::int32_t size) {
   if (spec.algorithm != 0) return static_cast<schedule::Algorithm>(spec.algorithm);
   const auto serving = schedule::algorithms_for(spec.collective);
   if (std::find(serving.begin(), serving.end(), plan_.algorithm) != serving.end()) return plan_.algorithm;
   const std::uint64_t bytes = larger_buffer(spec, static_cast<std::uint64_t>(size));
-  // A choice takes as long as a small call within a host; programs repeat their calls.
-  Chosen& kept = chosen_[(bytes ^ bytes >> 12 ^ static_cast<std::uint64_t>(spec.collective)) % chosen_.size()];
-  if (kept.collective != spec.collective || kept.size != size || kept.bytes != bytes) {
-    kept = {spec.collective, size, bytes,
-            schedule::choose({spec.collective, size, bytes, plan_.chunk_bytes, plan_.replicas}, costs_)};
-  }
-  return kept.algorithm;
+  return group.schedules.choose({spec.collective, size, bytes, plan_.chunk_bytes, plan_.replicas}, costs_);
 }
 
 schedule::Request Engine::request_for(const Group& group, const Call& call) const {
@@ -478,57 +470,21 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
 Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& group, const Call& call, bool exchanges) {
   schedule::Request request = request_for(group, call);
   request.exchanges = exchanges;
-  const bool worth_keeping = request.counts.empty();
-  const std::int32_t owner = schedule::has_owner(request) ? request.owner : -1;
-  if (worth_keeping) {
-    for (CacheEntry& e : group.cache) {
-      if (e.count == request.count && e.collective == request.collective && e.algorithm == request.algorithm &&
-          e.root == request.root && e.chunk_elements == request.chunk_elements &&
-          e.element_bytes == request.element_bytes && e.partial_bytes == request.partial_bytes &&
-          e.ordered != request.order.empty() && e.owner == owner && e.exchanges == exchanges) {
-        e.used = ++uses_;
-        return e.schedule;
-      }
-    }
-  }
-  auto made = schedule::make(request);
-  if (!made.ok()) return made.status();
-  auto prepared = std::make_shared<const PreparedSchedule>(std::move(made).value());
-  if (!worth_keeping) return prepared;
-  if (group.cache.size() == kCachedSchedules) {
-    group.cache.erase(std::min_element(group.cache.begin(), group.cache.end(),
-                                       [](const auto& a, const auto& b) { return a.used < b.used; }));
-  }
-  group.cache.push_back({request.collective, request.algorithm, request.root, request.count, request.chunk_elements,
-                         request.element_bytes, request.partial_bytes, !request.order.empty(), owner, exchanges,
-                         ++uses_, prepared});
-  return prepared;
+  return group.schedules.schedule_for(request);
 }
 
 // `round`: what the call would be.
-Engine::Group::Repeated* Engine::repeats(Group& group, const CallSpec& spec, const RoundId& round, std::int32_t size) {
-  Group::Repeated& r = group.repeated[Group::place_of(spec)];
-  const bool same = r.schedule != nullptr && r.size == size && r.count == spec.count && r.values == spec.values &&
-                    r.collective == spec.collective && r.type == spec.type && r.op == spec.op && r.root == spec.root &&
-                    r.asked == spec.algorithm &&
-                    (r.owner < 0 || r.owner == owner_of(round, static_cast<std::int32_t>(group.members.size())));
-  return same ? &r : nullptr;
+ScheduleCache::Repeated* Engine::repeats(Group& group, const CallSpec& spec, const RoundId& round, std::int32_t size) {
+  ScheduleCache::Repeated* const r = group.schedules.repeated(spec, size);
+  if (r == nullptr || r->owner < 0) return r;
+  return r->owner == owner_of(round, static_cast<std::int32_t>(group.members.size())) ? r : nullptr;
 }
 
 // Of a call that has a schedule.
 void Engine::repeat(Group& group, const Call& call, std::int32_t size) const {
   const CallSpec& s = call.spec;
-  // Nor a batch, whose fingerprint is of its parts, nor what tells counts.
-  if (s.type == DataType::kCustom || !s.counts.empty() || s.parts != 0 || s.counted != DataType{}) return;
-  Group::Repeated& r = group.repeated[Group::place_of(s)];
-  r.collective = s.collective;
-  r.type = s.type;
-  r.op = s.op;
-  r.asked = s.algorithm;
-  r.root = s.root;
-  r.count = s.count;
-  r.values = s.values;
-  r.size = size;
+  if (!ScheduleCache::may_repeat(s)) return;
+  ScheduleCache::Repeated r;
   r.algorithm = static_cast<schedule::Algorithm>(call.fingerprint.algorithm);
   r.reducer = call.reducer;
   r.schedule = call.schedule;
@@ -537,12 +493,12 @@ void Engine::repeat(Group& group, const Call& call, std::int32_t size) const {
   r.light = LightRound::serves(*r.schedule, r.reducer);
   const schedule::Request request = request_for(group, call);
   r.owner = schedule::has_owner(request) ? request.owner : -1;
-  r.round = {};
   r.round.schedule = r.schedule.get();
   r.round.generation = plan_.generation;
   r.round.fingerprint = call.fingerprint;
   r.round.reducer = call.reducer;
   r.round.publisher = recall_ == nullptr ? nullptr : &group;
+  group.schedules.repeat(s, size, std::move(r));
 }
 
 Engine::Group* Engine::group_of(GroupId id) {
@@ -565,7 +521,7 @@ bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
   Group* const group = group_of(id);
   if (group == nullptr) return false;
   const RoundId next = round_of(id, group->next_sequence);
-  Group::Repeated* const r = repeats(*group, spec, next, static_cast<std::int32_t>(group->members.size()));
+  ScheduleCache::Repeated* const r = repeats(*group, spec, next, static_cast<std::int32_t>(group->members.size()));
   if (r == nullptr || !r->light) return false;
   // As known_of(): others have it, or a part of it.
   const Frontier* const others = frontier_of(id, version_);
@@ -634,7 +590,7 @@ Status Engine::submit(GroupId id, Call& call) {
   // Where the ring has an order, set-up rounds go by others than rounds of a version.
   // Nor the same owner.
   const bool may_repeat = !setup || (group.order.empty() && group.host.cores == 0);
-  const Group::Repeated* const repeated = may_repeat ? repeats(group, call.spec, call.round, size) : nullptr;
+  const ScheduleCache::Repeated* const repeated = may_repeat ? repeats(group, call.spec, call.round, size) : nullptr;
   if (repeated != nullptr) {
     call.reducer = repeated->reducer;
   } else if (call.spec.collective != Collective::kBarrier) {
@@ -647,7 +603,8 @@ Status Engine::submit(GroupId id, Call& call) {
     call.counts.assign(call.spec.counts.begin(), call.spec.counts.end());
     call.spec.counts = call.counts;
   }
-  const schedule::Algorithm algorithm = repeated != nullptr ? repeated->algorithm : algorithm_for(call.spec, size);
+  const schedule::Algorithm algorithm =
+      repeated != nullptr ? repeated->algorithm : algorithm_for(group, call.spec, size);
   call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm));
   call.fingerprint.site = told_site(call.spec.site);
   if (setup) {

@@ -37,6 +37,7 @@
 #include "worker/rounds/point.h"
 #include "worker/rounds/recall.h"
 #include "worker/rounds/round_board.h"
+#include "worker/rounds/schedule_cache.h"
 #include "worker/rounds/trace.h"
 #include "worker/schedule/costs.h"
 #include "worker/transport/ring_queue.h"
@@ -271,8 +272,6 @@ class Engine {
   [[nodiscard]] bool has_trouble() const { return gap_.has_value() || failure_.has_value(); }
 
   [[nodiscard]] std::size_t outstanding() const { return outstanding_; }
-  // By which a group of so many ranks makes this collective.
-  [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size);
   // Before the owner sleeps, or looks at what is waited for: what was not posted so far is.
   // True: it was something, and may have come already.
   bool post_all();
@@ -290,23 +289,6 @@ class Engine {
   [[nodiscard]] std::vector<std::string> describe_waits() const;
 
  private:
-  struct CacheEntry {
-    Collective collective{};
-    schedule::Algorithm algorithm{};
-    std::int32_t root = 0;
-    std::uint64_t count = 0, chunk_elements = 0, element_bytes = 0, partial_bytes = 0;
-    bool ordered = false;     // by Group::order
-    std::int32_t owner = -1;  // where there is one
-    bool exchanges = false;
-    std::uint64_t used = 0;
-    std::shared_ptr<const PreparedSchedule> schedule;
-  };
-  struct Chosen {
-    Collective collective{};
-    std::int32_t size = 0;  // 0: nothing
-    std::uint64_t bytes = 0;
-    schedule::Algorithm algorithm{};
-  };
   enum class Phase : std::uint8_t { kIdle, kWaits, kAgrees, kPrepares, kRecalls, kRuns, kDone };
   struct Group final : Publisher, Landing {
     Group(Transport& transport, GroupId group_id, std::uint32_t group_channel, std::vector<Rank> ranks,
@@ -376,30 +358,7 @@ class Engine {
     RecordInfo info;
     std::uint64_t width = 0;
     PointChannels points;
-    std::vector<CacheEntry> cache;
-    // What collectives of late were run by, for the next one that asks for the same: programs repeat their calls.
-    struct Repeated {
-      Collective collective{};
-      DataType type{};
-      ReduceOp op{};
-      std::uint8_t asked = 0;  // CallSpec::algorithm
-      std::int32_t root = 0;
-      std::uint64_t count = 0, values = 0;
-      std::int32_t size = 0;
-      schedule::Algorithm algorithm{};
-      Reducer reducer;
-      std::shared_ptr<const PreparedSchedule> schedule;  // null: nothing. Of this generation
-      std::uint64_t width = 0, total_bytes = 0;          // of an element; of the whole result
-      bool light = false;                                // LightRound serves it
-      std::int32_t owner = -1;                           // of the schedule, where there is one
-      Round round;                                       // but for its name, site and buffers
-    };
-    static constexpr std::size_t kRepeated = 8;
-    std::array<Repeated, kRepeated> repeated;
-    [[nodiscard]] static std::size_t place_of(const CallSpec& spec) {
-      const std::uint64_t h = spec.count ^ spec.count >> 3 ^ spec.count >> 8;
-      return (h + static_cast<std::size_t>(spec.collective) * 3 + static_cast<std::size_t>(spec.op)) % kRepeated;
-    }
+    ScheduleCache schedules;
     // The newest rounds that this life has begun, by number modulo their count: whoever comes new may ask.
     static constexpr std::size_t kNewestRounds = 32;
     struct Begun {
@@ -410,8 +369,10 @@ class Engine {
   };
 
   // What of an earlier call of the group serves this one too; null: nothing.
-  [[nodiscard]] static Group::Repeated* repeats(Group& group, const CallSpec& spec, const RoundId& round,
-                                                std::int32_t size);
+  [[nodiscard]] static ScheduleCache::Repeated* repeats(Group& group, const CallSpec& spec, const RoundId& round,
+                                                        std::int32_t size);
+  // By which `size` ranks of the group make this collective.
+  [[nodiscard]] schedule::Algorithm algorithm_for(Group& group, const CallSpec& spec, std::int32_t size);
   [[nodiscard]] static std::int32_t owner_of(const RoundId& round, std::int32_t size);
   void repeat(Group& group, const Call& call, std::int32_t size) const;
   [[nodiscard]] Group* group_of(GroupId id);
@@ -445,7 +406,7 @@ class Engine {
   [[nodiscard]] std::int32_t size_of(const Group& group, const RoundId& round) const;
   void reseat(Group& group);
   void rename(Group& group, Call& call);
-  void resize(const Group& group, Call& call);
+  void resize(Group& group, Call& call);
   [[nodiscard]] Status keep_input(Group& group);
   static void forget_input(Group& group);
   void recalled(Replayer::Done done);
@@ -489,7 +450,6 @@ class Engine {
   RoundBoard& board_;
   Plan plan_;
   schedule::Costs costs_ = schedule::default_costs();
-  std::array<Chosen, 16> chosen_{};
   bool installed_ = false;
   bool open_ = false;  // calls may move
   Recall* recall_ = nullptr;
@@ -536,7 +496,6 @@ class Engine {
   std::vector<Completion> completions_;
   std::vector<std::shared_ptr<Call>> finished_calls_;
   std::size_t outstanding_ = 0;
-  std::uint64_t uses_ = 0;
   Status broken_;  // set by stop()
   std::optional<Failure> failure_;
   bool failed_ = false;
