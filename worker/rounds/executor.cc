@@ -138,8 +138,8 @@ void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
       transport_.post_send_made(link, header_, payload, round_.places[by],
                                 gpu_ == nullptr ? MadeOnGpu{} : gpu_->made(by), token);
     } else if (step.lent && !round_.reducer.custom()) {
-      // Whoever leaves may change it while others read: that is noticed afterwards, and a program's function might not
-      // survive it.
+      // A rank that leaves may change it while others read. That is noticed afterwards, but a program's function might
+      // not survive it.
       transport_.post_send_lent(link, header_, payload, token);
     } else {
       transport_.post_send(link, header_, payload, token);
@@ -204,7 +204,7 @@ void Executor::lose_input(const Step& step) {
                   (end - input + round_.value_bytes - 1) / round_.value_bytes);
 }
 
-// The plan leaves out what is final. What is lost and not final can be computed by nobody.
+// The plan leaves out finals. Nobody can compute a value whose input is lost and that is not final.
 bool Executor::needs_lost_input() const {
   if (lost_input_.empty()) return false;
   const schedule::Schedule& s = round_.schedule->schedule();
@@ -257,9 +257,9 @@ void Executor::arrive(std::size_t pieces) {
   }
 }
 
-// A final is made where it will be published, if the log has room, and comes to the output, which may be the input,
-// when it is known that its operands were whole: who lends them may have left the generation, and this rank's own input
-// must then be whole too.
+// A final is made where it will be published, if the log has room. It comes to the output, which may be the input, when
+// its operands are known to have been whole. A rank that lends one may have left the generation, and then this rank's
+// own input must still be whole.
 void Executor::combine(std::uint32_t index) {
   const PreparedSchedule& prepared = *round_.schedule;
   const Step& step = prepared.step(index);
@@ -290,7 +290,7 @@ bool Executor::on_done(const GpuWork::Done& done) {
   return true;
 }
 
-// What was combined or copied on a GPU, or its operands, which have come from there.
+// Takes a value that was combined or copied on a GPU, or makes it of operands that have come from there.
 void Executor::make_of(const GpuWork::Done& done, std::uint32_t index) {
   const PreparedSchedule& prepared = *round_.schedule;
   const Step& step = prepared.step(index);
@@ -453,7 +453,7 @@ void Executor::may_begin(std::uint32_t step) {
   if (is_local(s.kind)) {
     ready_.push_back(step);
   } else if (gpu_ != nullptr && goes_by_gpu(s, step)) {
-    // It is posted by on_done(), or comes to its peer in its turn.
+    // on_done() posts it, or its turn moves it.
   } else {
     advance(round_.schedule->channel_of(step));
   }
@@ -580,7 +580,7 @@ std::vector<Executor::Final> Executor::finals() const {
   if (round_.schedule == nullptr) return finals;
   const auto& steps = round_.schedule->steps();
   for (std::uint32_t i = 0; i < steps.size(); i++) {
-    // What has bypassed the output has left what was there, which may be an input, as it was.
+    // A final that has bypassed the output has left it, which may be an input, as it was.
     if (pending_[i] == kFinished && writes_final(steps[i]) && !bypassed(i))
       finals.push_back({steps[i].dst.at, steps[i].count});
   }
@@ -612,7 +612,7 @@ void Executor::reseat(std::vector<Rank> members) {
 std::vector<RoundBoard::Waited> Executor::waiting_for(std::size_t limit) const {
   std::vector<RoundBoard::Waited> ranks;
   if (failed_peer_ != kNoRank) ranks.push_back({failed_peer_});  // until the generation ends
-  // Whoever waits for its own input, or GPU, holds others up.
+  // A rank that waits for its own input, or GPU, holds others up.
   if (done() || awaits_input() || awaits_gpu_work()) return ranks;
   for (std::size_t c = 0; c < outstanding_.size() && ranks.size() < limit; c++) {
     const Outstanding& o = outstanding_[c];

@@ -123,7 +123,7 @@ class Executor {
   void one_less();
   void done_reading(std::uint32_t source);
   void let_go(std::uint32_t source);
-  // What `step` has written over the input, if it has, is no final value.
+  // Whatever `step` has written over the input is no final value.
   void lose_input(const schedule::Step& step);
   [[nodiscard]] bool needs_lost_input() const;
   void post(const schedule::Step& step, std::uint32_t index, LinkId link);

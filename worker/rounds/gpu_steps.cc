@@ -84,7 +84,7 @@ void GpuSteps::start(GpuWork::Work work, Index step) {
   works_.push_back({round_.gpu_work->begin(std::move(work)), step});
 }
 
-// Something holds all that it reads until it is done, also where this round is no more by then.
+// The work keeps all memory that it reads until it is done, even if the round has ended by then.
 void GpuSteps::combine(Index index) {
   const PreparedSchedule& prepared = *round_.schedule;
   const Step& step = prepared.step(index);
@@ -199,8 +199,8 @@ void GpuSteps::made(Index publish, const GpuWork::Done& done) {
   if (!made_stay_.empty()) made_stay_[publish] = done.stays;
 }
 
-// What was made on this rank's GPU is there already. It stays on the CPU until it has come to the program's buffer, and
-// for those who cannot be told its place in the log. Nobody waits for that but the end of the round.
+// A final that was made on this rank's GPU is there already. Its copy on the CPU stays until the program's buffer has
+// it, and for ranks that cannot be told its place in the log. Only the end of the round waits for that.
 bool GpuSteps::bring_own(Index index, const GpuWork::Done& done) {
   const PreparedSchedule& prepared = *round_.schedule;
   const Index by = prepared.published_by(index);
@@ -293,7 +293,7 @@ std::uint64_t GpuSteps::begin_turn(std::size_t turn) {
   return bytes_sent;
 }
 
-// What a receive brings is read on the GPU alone.
+// Only the GPU reads the bytes that a receive brings.
 bool GpuSteps::delivered_on_gpu(Index receive) const {
   const PreparedSchedule& prepared = *round_.schedule;
   return prepared.delivered(receive) || (prepared.combined(receive) && prepared.reads()[receive] != 0);

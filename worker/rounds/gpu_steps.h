@@ -1,6 +1,6 @@
-// Steps of a round whose values are on a GPU, or are wanted there: what is combined, copied and exchanged there, and
-// which finals go past the output. Their executor begins them here, and hears from here what may go on when something
-// is done (docs/decisions/0023-device-loans.md, 0024-nccl.md).
+// Steps of a round whose values are on a GPU, or are wanted there: they combine, copy and exchange values. Finals that
+// a GPU has may go past the output. The executor begins such steps here, and hears from here what may go on when
+// something is done (docs/decisions/0023-device-loans.md, 0024-nccl.md).
 #pragma once
 
 #include <cstddef>
@@ -46,13 +46,13 @@ class GpuSteps {
   [[nodiscard]] bool comes_first(const schedule::Step& step) const;
   // Begins to bring what such a send sends to the CPU. The send waits for that as for a step before it.
   void bring_to_cpu(Index send);
-  // Whether a send tells a rank of this host, which may have its output on a GPU, too, of a final that is to lie on
-  // this one's before.
+  // Whether a send tells a rank of this host of a final that is to lie on this rank's GPU before. The other rank may
+  // have its output on a GPU, too.
   [[nodiscard]] bool goes_by_gpu(Index send) const;
-  // Begins to bring that final to the GPU, once for all such sends. The send waits for that as for a step before it,
-  // and so do later ones to the same rank, of which few may begin (Builder::send_window()).
+  // Begins to bring that final to the GPU, once for all such sends. The send waits for that as for a step before it.
+  // Later sends to the same rank wait, too; few of them may begin (Builder::send_window()).
   void bring_to_gpu(Index send);
-  // What a piece of work that is done lets go on: sends, or a step whose values were combined or copied.
+  // The steps that go on when a piece of work is done: sends, or one whose values were combined or copied.
   struct Outcome {
     std::vector<Index> sends;
     Index makes = PreparedSchedule::kNone;
@@ -60,7 +60,7 @@ class GpuSteps {
   // `well`: the round has not failed; if it has, nothing goes on. Nothing: the work is none of this round's.
   [[nodiscard]] std::optional<Outcome> on_done(const GpuWork::Done& done, bool well);
 
-  // What is sent. Where the bytes of a send lie on the CPU if they came from the GPU, until sent(); null: they did not.
+  // Sends. Where the bytes of a send lie on the CPU if they came from the GPU, until sent(); null: they did not.
   [[nodiscard]] const std::byte* sent_from(Index send) const;
   void sent(Index send) { sent_from_.erase(send); }
   // Where what this step has published lies on the GPU, too.
@@ -72,8 +72,10 @@ class GpuSteps {
   [[nodiscard]] Result<bool> bring(Index copy);
   // Begins to bring a final that this step has made on this rank's GPU. False: it has to come by way of the output.
   [[nodiscard]] bool bring_own(Index step, const GpuWork::Done& done);
-  // How what bring() or bring_own() has begun has ended. kOwn: the round has one thing less to wait for. kCame: the
-  // copy `step` is done. kCopy: `step` is to be carried out after all.
+  // How something ended that bring() or bring_own() had begun:
+  // - kOwn: the round has one thing less to wait for.
+  // - kCame: the copy `step` is done.
+  // - kCopy: `step` is to be carried out after all.
   struct Brought {
     enum class What : std::uint8_t { kNothing, kOwn, kCame, kCopy } what = What::kNothing;
     Index step = PreparedSchedule::kNone;
@@ -92,8 +94,8 @@ class GpuSteps {
   // The word of a message of a turn: the checksum of what the step before has moved.
   [[nodiscard]] std::span<const std::byte> word_to_send(Index word);
   [[nodiscard]] std::span<std::byte> word_to_receive(Index word);
-  // A word has come well, so that its link and its sender are not to blame. kCorrupt: it says another checksum than
-  // what has come before it.
+  // A word has come well, so that its link and its sender are not to blame. kCorrupt: its checksum is not that of the
+  // bytes before it.
   [[nodiscard]] Status check_word(Index word, Rank peer);
   // Adds the peers of the turn that is under way; at most `limit` ranks in all.
   void add_waited(std::vector<RoundBoard::Waited>& ranks, std::size_t limit) const;

@@ -114,7 +114,7 @@ void PreparedSchedule::find_bypasses() {
   for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
     const Step& step = schedule_.steps[i];
     if (step.kind == StepKind::kSend && publish.contains(published_by_[i])) {
-      // What is exchanged is sent from the GPU.
+      // Sends of turns go from the GPU.
       if (step.turn == 0) tells_[published_by_[i]].push_back(i);
     } else if (!publish.contains(i)) {
       for (const Place* place : {&step.a, &step.b}) {
@@ -147,7 +147,7 @@ void PreparedSchedule::find_loans() {
     const bool sends_copy = step.kind == StepKind::kSend && published_by_[i] != kNone && of_copy[published_by_[i]];
     if (sends_copy) gets_copies.insert(step.peer);
   }
-  // Who gets it by way of another one reads it on the CPU, and who is on another host gets it from there.
+  // A rank that gets it by way of another one reads it on the CPU. Ranks of other hosts get it from there.
   if (std::ranges::includes(gets_copies, schedule_.mates)) {
     peers.insert(schedule_.mates.begin(), schedule_.mates.end());
   }
@@ -209,7 +209,7 @@ void PreparedSchedule::find_sources() {
   }
   for (std::uint32_t i = 0; i < steps.size(); i++) {
     if (forwarded[i]) reads_[i] = 0;
-    // What is published cannot be taken back: it is known to be whole before.
+    // Nobody can take back a published value: it is known to be whole before.
     if (steps[i].kind == StepKind::kPublish && sources_[i].a != kNone) reads_[sources_[i].a] = 0;
   }
 }

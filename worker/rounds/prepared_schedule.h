@@ -1,5 +1,5 @@
-// A schedule with what the executor wants to know of it before each round, worked out once: which steps go to which
-// peer, where operands come from, and which values may take a shorter way than through the program's buffers.
+// A schedule with all that the executor wants to know of it, worked out once. That is which steps go to which peer,
+// where operands come from, and which values may take a shorter way than through the program's buffers.
 #pragma once
 
 #include <cstddef>
@@ -51,9 +51,9 @@ class PreparedSchedule {
   [[nodiscard]] bool in_order() const { return in_order_; }
   // Elements of the step that has most.
   [[nodiscard]] std::uint64_t largest() const { return largest_; }
-  // This rank's input is lent to some, or a part of the result that all others of its host get from this rank, and read
-  // by combining steps, sends and such copies alone: it may lie where the CPU cannot read it. A rank that is alone on
-  // its host lends nothing.
+  // The input may lie where the CPU cannot read it. Then it is lent to some ranks, or is a part of the result that all
+  // others of this host get from this rank. Only combining steps, sends and copies of such parts read it. A rank that
+  // is alone on its host lends nothing.
   [[nodiscard]] bool lends_all() const { return !read_by_.empty(); }
   // If lends_all(): the ranks that read it, or a copy of it, where it lies.
   [[nodiscard]] std::span<const std::int32_t> readers() const { return read_by_; }
@@ -72,8 +72,8 @@ class PreparedSchedule {
   }
   // By step, of any other kind.
   [[nodiscard]] const Sources& sources(Index step) const { return sources_[step]; }
-  // By step: of a receive, how many operands come from it, all of steps that are carried out here; 0 where it must land
-  // in scratch.
+  // By step. Of a receive: how many operands come from it. 0: it must land in scratch, as not only steps that are
+  // carried out here read it.
   [[nodiscard]] const std::vector<std::uint32_t>& reads() const { return reads_; }
   // The receive is read by combining steps alone.
   [[nodiscard]] bool combined(Index receive) const { return combined_[receive]; }
@@ -89,8 +89,8 @@ class PreparedSchedule {
   [[nodiscard]] bool bypasses(Index step) const { return bypasses_[step]; }
   // The sends by links of what this step publishes, if such a step has made it.
   [[nodiscard]] std::span<const Index> tells(Index publish) const;
-  // This sends a final that was published to a rank of this host, and neither of the two has made it: it came from
-  // another rank, or is a sum of two. So neither has it on its GPU yet.
+  // This sends a final that was published to a rank of this host, and neither of the two has made it. It came from
+  // another rank, or is a sum of two, so that neither has it on its GPU yet.
   [[nodiscard]] bool hands_on(Index send) const { return hands_on_[send]; }
 
   // Turns. Messages move from GPU to GPU, if there are any.

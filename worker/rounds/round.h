@@ -28,14 +28,13 @@ struct Round {
   std::byte* output = nullptr;
   Reducer reducer;
   Publisher* publisher = nullptr;  // of schedules that publish
-  // An input that comes while the round runs: its pieces, in the order in which they come, which start() reads; so
-  // many of them are there. None: all is there.
+  // An input that comes while the round runs: its pieces in the order in which they come, read by start(), and how many
+  // of them are there. None: all is there.
   std::span<const InputPiece> pieces;
   std::size_t arrived = 0;
   Landing* landing = nullptr;  // may be null
-  // Where combining steps are carried out that read what is on a GPU, peers' loans and `input`, if that is there, and
-  // from where that comes to be sent.
-  // Null: no peer lends such memory.
+  // Carries out combining steps whose operands are on a GPU: peers' loans, or `input`. Brings such an input to the CPU
+  // where it is sent. Null: no peer lends such memory.
   GpuWork* gpu_work = nullptr;
   bool input_on_gpu = false;                           // PreparedSchedule::lends_all()
   std::shared_ptr<const void> input_keeper = nullptr;  // of that

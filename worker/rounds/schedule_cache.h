@@ -1,6 +1,6 @@
-// What one group keeps of the calls that it has made, since programs repeat their calls: which algorithm was chosen,
-// the schedules, and all that a call was run by. It holds for one placement of ranks: clear() when they sit elsewhere,
-// or a ring visits them in another order.
+// A group's memory of the calls that it has made, since programs repeat their calls. It has the algorithms that were
+// chosen, the schedules, and all that a call was run by. They hold for one placement of ranks: clear() when ranks sit
+// elsewhere, or a ring visits them in another order.
 #pragma once
 
 #include <array>
@@ -45,8 +45,8 @@ class ScheduleCache {
   // all requests of a group are equal until clear(): ranks, replicas and hosts. An error is that of schedule::make().
   [[nodiscard]] Result<std::shared_ptr<const PreparedSchedule>> schedule_for(const schedule::Request& request);
 
-  // What a call of this spec was run by among `size` ranks; null: nothing of it is kept. The schedule may have another
-  // owner than the round.
+  // All that a call of this spec was run by among `size` ranks; null: nothing of it is kept. The schedule may have
+  // another owner than the round.
   [[nodiscard]] Repeated* repeated(const CallSpec& spec, std::int32_t size) {
     RepeatedCall& kept = calls_[place_of(spec)];
     const bool same = kept.what.schedule != nullptr && kept.size == size && kept.count == spec.count &&
@@ -54,8 +54,8 @@ class ScheduleCache {
                       kept.op == spec.op && kept.root == spec.root && kept.asked == spec.algorithm;
     return same ? &kept.what : nullptr;
   }
-  // Keeps what a call was run by, in the place of another one. A call that differs from others in more than repeated()
-  // compares is not kept: of a program's own type, of unequal counts, a batch, or one that tells counts.
+  // Keeps all that a call was run by, in the place of another one. may_repeat(): calls of this kind differ in nothing
+  // but what repeated() compares. Others have a program's own type or unequal counts, are a batch, or tell counts.
   void repeat(const CallSpec& spec, std::int32_t size, Repeated what);
   [[nodiscard]] static bool may_repeat(const CallSpec& spec) {
     return spec.type != DataType::kCustom && spec.counts.empty() && spec.parts == 0 && spec.counted == DataType{};

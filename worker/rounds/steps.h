@@ -1,4 +1,4 @@
-// What one step of a schedule reads of the input, and what it writes.
+// A step of a schedule: which of the input it reads, and whether it writes finals.
 #pragma once
 
 #include <cstdint>

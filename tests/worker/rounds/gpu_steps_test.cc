@@ -15,7 +15,7 @@
 namespace warren::worker {
 namespace {
 
-// What the test carries out when it likes.
+// The test carries out this work when it likes.
 class Deferred final : public GpuWork {
  public:
   std::uint64_t begin(Work work) override {
