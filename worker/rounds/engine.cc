@@ -555,6 +555,19 @@ bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
   return true;
 }
 
+Status Engine::submit_point(Group& group, Call& call) {
+  if (call.spec.sends) {
+    const Status status = group.points.send(call);
+    if (!status.ok()) return status;
+  } else {
+    group.points.recv(call);
+  }
+  outstanding_++;
+  if (trace_ != nullptr && !call.traced) trace_->issued(call);
+  check(group);
+  return {};
+}
+
 Status Engine::submit(GroupId id, Call& call) {
   if (!broken_.ok()) return broken_;
   WARREN_CHECK(installed_, "calls come after the plan");
@@ -569,18 +582,7 @@ Status Engine::submit(GroupId id, Call& call) {
   WARREN_CHECK(!plan_.shrinks || ((c == Collective::kAllreduce || c == Collective::kBarrier) && call.setup.empty() &&
                                   call.spec.prepare == nullptr),
                "the owner refuses what a job that shrinks does not have");
-  if (call.spec.collective == Collective::kPoint) {
-    if (call.spec.sends) {
-      const Status status = group.points.send(call);
-      if (!status.ok()) return status;
-    } else {
-      group.points.recv(call);
-    }
-    outstanding_++;
-    if (trace_ != nullptr && !call.traced) trace_->issued(call);
-    check(group);
-    return {};
-  }
+  if (c == Collective::kPoint) return submit_point(group, call);
   if (c == Collective::kAllToAllv) {
     if (const Status told = tell_counts(id, call); !told.ok()) return told;
   }
@@ -808,6 +810,13 @@ void Engine::begin(Group& group) {
   if (!known.done && known.final.empty()) {
     return run(group, call.schedule_generation == plan_.generation ? call.schedule : nullptr);
   }
+  take_from_log(group);
+}
+
+// The result of the active call, or the part of it that is final, comes from the log.
+void Engine::take_from_log(Group& group) {
+  Call& call = *group.active;
+  const auto fail = [&](const Status& why, Rank peer) { this->fail(why.about(call.round), peer); };
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
   const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
   enter(group, Phase::kRecalls);
@@ -819,7 +828,7 @@ void Engine::begin(Group& group) {
   want.bytes = Ranges(shape.begin * width, (shape.begin + shape.count) * width);
   if (group.resumed) {
     // What was final stays; the rest of what the log has comes from there.
-    want.bytes = want.bytes.intersect(known.final).minus(group.have);
+    want.bytes = want.bytes.intersect(group.final).minus(group.have);
   }
   want.base = static_cast<std::byte*>(call.spec.output);
   want.base_at = shape.begin * width;

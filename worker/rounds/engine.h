@@ -391,6 +391,7 @@ class Engine {
   [[nodiscard]] Known known_of(const RoundId& round) const;
   [[nodiscard]] Result<Ranges> whole_pieces(const Group& group, const Call& call, const Ranges& final) const;
   [[nodiscard]] Status name_setup(const Group& group, Call& call);
+  [[nodiscard]] Status submit_point(Group& group, Call& call);
   [[nodiscard]] Status tell_counts(GroupId id, Call& call);
   void hear_counts(Call& call) const;
   [[nodiscard]] wire::Logged logged_further(const WorkerMachine::Standing& standing) const;
@@ -411,6 +412,7 @@ class Engine {
   static void forget_input(Group& group);
   void recalled(Replayer::Done done);
   void begin(Group& group);
+  void take_from_log(Group& group);
   void enter(Group& group, Phase phase);
   [[nodiscard]] bool may_exchange(const Group& group, const Known& known) const;
   [[nodiscard]] bool could_exchange(Group& group);
