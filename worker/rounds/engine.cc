@@ -52,15 +52,9 @@ void Engine::install(const Plan& plan) {
   WARREN_CHECK(!open_ && broken_.ok() && plan.generation > plan_.generation, "one generation after the other (I6)");
   WARREN_CHECK((plan.replicas == 0) == (recall_ == nullptr), "what is logged has a log");
   plan_ = plan;
+  known_.install();
   board_.open_links(plan.world_size);
-  // One that was done and is lost is no more, unless this life has what it gave.
-  for (auto& [name, known] : setups_) known.done = known.completed;
   if (recall_ != nullptr) recall_->log().belong(plan.run);
-  for (const Setup& s : plan.setups) {
-    KnownSetup& known = setups_[{s.group, s.name}];
-    known.timeline = s.timeline;
-    known.done = known.done || s.done;
-  }
   if (!installed_) {
     installed_ = true;
     const Status status = add_group(kWorldGroup, plan.present, 0);
@@ -169,10 +163,10 @@ Status Engine::begin_version(Version version) {
     group->next_sequence = Sequence(0);
     group->rounds_done = 0;
   }
-  const RingOrder* const before = ring_order();
+  const RingOrder* const before = known_.ring_order(version_);
   version_ = version;
   closed_is_complete_ = true;
-  if (ring_order() != before) {
+  if (known_.ring_order(version_) != before) {
     for (auto& [id, group] : groups_) place(*group);
   }
   heard_.reset();
@@ -224,7 +218,7 @@ void Engine::rename(Group& group, Call& call) {
 // What a call is made with depends on how many take part in its round; nothing is made for one that is in the log.
 void Engine::resize(Group& group, Call& call) {
   const RoundId& name = call.round;
-  if (known_of(name).done) return;
+  if (known_.known_of(name).done) return;
   const std::int32_t size = size_of(group, name);
   call.fingerprint.algorithm = static_cast<std::uint8_t>(algorithm_for(group, call.spec, size));
   if (call.spec.collective == Collective::kBarrier) return;
@@ -234,14 +228,9 @@ void Engine::resize(Group& group, Call& call) {
   call.reducer = std::move(reducer).value();
 }
 
-std::shared_ptr<const std::vector<Rank>> Engine::contributors_to(const RoundId& round) const {
-  const auto found = plan_.contributors.find(round.timeline);
-  return found == plan_.contributors.end() ? nullptr : found->second;
-}
-
 std::int32_t Engine::size_of(const Group& group, const RoundId& round) const {
   if (!plan_.shrinks) return static_cast<std::int32_t>(group.members.size());
-  const auto ranks = contributors_to(round);
+  const auto ranks = known_.contributors_to(round);
   return static_cast<std::int32_t>(ranks != nullptr ? ranks->size() : plan_.world_size);
 }
 
@@ -272,12 +261,6 @@ void Engine::forget_input(Group& group) {
   if (group.kept_input.bytes() > kMostKeptInput) group.kept_input.give_back();
 }
 
-const Engine::RingOrder* Engine::ring_order() const {
-  const RingOrder* newest = nullptr;
-  for (const RingOrder& o : plan_.orders) newest = o.from <= version_ ? &o : newest;
-  return newest;
-}
-
 // Who sits where, for the schedules of this generation and version.
 void Engine::place(Group& group) {
   group.schedules.clear();
@@ -287,7 +270,7 @@ void Engine::place(Group& group) {
   group.host = {};
   group.order.clear();
   group.read_here = true;
-  if (const RingOrder* ring = ring_order(); ring != nullptr) {
+  if (const RingOrder* ring = known_.ring_order(version_); ring != nullptr) {
     std::vector<std::size_t> position(ring->ranks.size());
     for (std::size_t i = 0; i < position.size(); ++i) position[static_cast<std::size_t>(ring->ranks[i].value)] = i;
     for (std::uint32_t i = 0; i < group.members.size(); ++i) group.order.push_back(i);
@@ -524,7 +507,7 @@ bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
   ScheduleCache::Repeated* const r = repeats(*group, spec, next, static_cast<std::int32_t>(group->members.size()));
   if (r == nullptr || !r->light) return false;
   // As known_of(): others have it, or a part of it.
-  const Frontier* const others = frontier_of(id, version_);
+  const Frontier* const others = known_.frontier_of(id, version_);
   if (others != nullptr && group->next_sequence.value <= others->rounds) return false;
   Round& round = r->round;
   round.id = next;
@@ -613,7 +596,7 @@ Status Engine::submit(GroupId id, Call& call) {
     const Status status = name_setup(group, call);
     if (!status.ok()) return status;
   }
-  if (!known_of(call.round).done && c != Collective::kAllToAllv) {
+  if (!known_.known_of(call.round).done && c != Collective::kAllToAllv) {
     if (repeated != nullptr) {
       call.schedule = repeated->schedule;
     } else {
@@ -673,28 +656,6 @@ void Engine::hear_counts(Call& call) const {
   call.fingerprint.site = told_site(call.spec.site);
 }
 
-const Engine::Frontier* Engine::frontier_of(GroupId group, Version version) const {
-  for (const Frontier& f : plan_.frontier) {
-    if (f.group == group && f.version == version) return &f;
-  }
-  return nullptr;
-}
-
-Engine::Known Engine::known_of(const RoundId& round) const {
-  if (is_setup(round)) {
-    const auto it = setups_.find({round.group, round.sequence});
-    if (it != setups_.end() && it->second.done) return {true, {}, false};
-    for (const Setup& s : plan_.setups) {
-      if (s.group == round.group && s.name == round.sequence) return {false, s.final, false};
-    }
-    return {};
-  }
-  const Frontier* f = frontier_of(round.group, round.version);
-  if (f == nullptr || round.sequence.value > f->rounds) return {};
-  if (round.sequence.value < f->rounds) return {true, {}, false};
-  return {false, f->final, f->closed};
-}
-
 // What of these bytes of the round's result nobody needs to compute: all ranks leave out the same pieces. Of a piece
 // that is there in part nothing was sent: its owner died, or its log was full, before the rest of it was published.
 Result<Ranges> Engine::whole_pieces(const Group& group, const Call& call, const Ranges& final) const {
@@ -719,24 +680,14 @@ Result<Ranges> Engine::whole_pieces(const Group& group, const Call& call, const 
 // Gives the call its name's number. What one life calls is bounded: it stays in the log.
 Status Engine::name_setup(const Group& group, Call& call) {
   const Sequence name = setup_sequence(call.setup);
-  const auto [it, added] = setups_.try_emplace({group.id, name}, KnownSetup{.timeline = plan_.timeline});
-  KnownSetup& known = it->second;
-  call.round = {known.timeline, group.id, kPreamble, name};
-  if (known.called) return {};
+  call.round = known_.setup_round(group.id, name);
   const std::uint64_t bytes =
       result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())}).total *
       element_bytes(call.spec);
-  if (setups_called_ == limits::kMaxSetups || bytes > limits::kMaxSetupBytes - setup_bytes_) {
-    if (added) setups_.erase(it);
-    return {Code::kExhausted, name_of(call) +
-                                  ": set-up rounds stay in the log for as long as the job lasts; a process " +
-                                  "calls at most " + std::to_string(limits::kMaxSetups) + ", with " +
-                                  std::to_string(limits::kMaxSetupBytes) + " bytes of results"};
-  }
-  setups_called_++;
-  setup_bytes_ += bytes;
-  known.called = true;
-  return {};
+  if (known_.call_setup(group.id, name, bytes)) return {};
+  return {Code::kExhausted, name_of(call) + ": set-up rounds stay in the log for as long as the job lasts; a process " +
+                                "calls at most " + std::to_string(limits::kMaxSetups) + ", with " +
+                                std::to_string(limits::kMaxSetupBytes) + " bytes of results"};
 }
 
 void Engine::start_next(Group& group) {
@@ -776,7 +727,7 @@ void Engine::enter(Group& group, Phase phase) {
 void Engine::begin(Group& group) {
   Call& call = *group.active;
   const auto fail = [&](const Status& why, Rank peer) { this->fail(why.about(call.round), peer); };
-  Known known = known_of(call.round);
+  Known known = known_.known_of(call.round);
   if (call.telling != nullptr) {
     const GroupShape shape{group.rank, static_cast<std::int32_t>(group.members.size())};
     if (const Status agree = check_counts(call.spec, shape, group.members); !agree.ok()) {
@@ -845,7 +796,7 @@ void Engine::take_from_log(Group& group) {
     if (group.resumed) return run_rest(group);
     // Nothing is fetched, and no bytes show whose segment has the record: each life that replays the round logs it
     // again, so that it stays known which round it was (docs/decisions/0010).
-    const bool has = is_setup(call.round) && setups_.at({group.id, call.round.sequence}).completed;
+    const bool has = is_setup(call.round) && known_.completed_setup(group.id, call.round.sequence);
     if (shape.total == 0 && !has) {
       const Status logged = recall_->publish(want.key, {call.fingerprint, 0}, 0, {});
       if (!logged.ok()) return fail(logged.because_of_this("cannot log " + name_of(call)), kNoRank);
@@ -908,21 +859,6 @@ std::optional<Replayer::Done> Engine::take_recalled(std::uint64_t id) {
 RoundId Engine::next_round(GroupId group) const {
   const auto it = groups_.find(group);
   return round_of(group, it == groups_.end() ? Sequence(0) : it->second->next_sequence);
-}
-
-RoundId Engine::round_of(GroupId group, Sequence sequence) const {
-  for (const Kept& k : plan_.kept) {
-    if (k.group == group && k.version == version_ && sequence.value < k.rounds) {
-      return {k.timeline, group, version_, sequence};
-    }
-  }
-  return {plan_.timeline, group, version_, sequence};
-}
-
-Timeline Engine::oldest_timeline() const {
-  Timeline oldest = plan_.timeline;
-  for (const Kept& k : plan_.kept) oldest = std::min(oldest, k.timeline);
-  return oldest;
 }
 
 // Publishes these bytes of the active call's whole result, as far as they stand in its output.
@@ -1214,14 +1150,13 @@ bool Engine::Group::bring(std::uint64_t at, std::uint64_t count, const std::shar
 void Engine::complete(Group& group) {
   Call& call = *group.active;
   if (is_setup(call.round)) {
-    KnownSetup& known = setups_.at({group.id, call.round.sequence});
-    known.done = known.completed = true;
+    known_.complete_setup(group.id, call.round.sequence);
   } else {
     group.rounds_done++;
     if (group.phase != Phase::kRuns) RoundBoard::add(board_.rounds_replayed, 1);
     if (group.phase == Phase::kRuns && call.schedule != nullptr && call.schedule->exchanges()) exchange_->proved();
   }
-  call.contributors = contributors_to(call.round);
+  call.contributors = known_.contributors_to(call.round);
   forget_input(group);
   group.active = nullptr;
   BufferStream* const stream = stream_of(call);

@@ -33,10 +33,12 @@
 #include "recovery/worker/worker_machine.h"
 #include "worker/rounds/call.h"
 #include "worker/rounds/executor.h"
+#include "worker/rounds/known_rounds.h"
 #include "worker/rounds/light_round.h"
 #include "worker/rounds/point.h"
 #include "worker/rounds/recall.h"
 #include "worker/rounds/round_board.h"
+#include "worker/rounds/rounds_plan.h"
 #include "worker/rounds/schedule_cache.h"
 #include "worker/rounds/trace.h"
 #include "worker/schedule/costs.h"
@@ -47,62 +49,11 @@ namespace warren::worker {
 
 class Engine {
  public:
-  // How far the job is in one group's rounds of one version.
-  struct Frontier {
-    GroupId group;
-    Version version;
-    std::uint64_t rounds = 0;  // below: in the log
-    bool closed = false;       // there are no more
-    Ranges final;              // bytes of the whole result of round `rounds`
-  };
-
-  // What the job knows of a set-up round.
-  struct Setup {
-    GroupId group;
-    Sequence name;
-    Timeline timeline;  // in which it was first called
-    bool done = false;  // in the log
-    Ranges final;       // else: bytes of the whole result
-  };
-
-  // Rounds that were logged in an older timeline and keep its name: those below `rounds`, and not below the entry
-  // before of this group and version.
-  struct Kept {
-    GroupId group;
-    Version version;
-    Timeline timeline;
-    std::uint64_t rounds = 0;
-  };
-
-  // In which order the ring of an allreduce visits ranks, in this version and later ones.
-  struct RingOrder {
-    Version from;
-    std::vector<Rank> ranks;
-  };
-
-  // What all ranks of the job have agreed on.
-  struct Plan {
-    Generation generation;
-    std::uint64_t run = 0;
-    Timeline timeline;
-    Rank self;
-    std::uint32_t world_size = 1;
-    schedule::Algorithm algorithm = schedule::Algorithm::kAuto;
-    std::uint64_t chunk_bytes = 0;
-    bool check_call_sites = false;
-    std::uint32_t replicas = 0;
-    std::vector<std::uint32_t> hosts, domains;  // by rank of the job
-    std::vector<schedule::Host> shared;         // by host: what its ranks share; empty: nothing is known
-    std::vector<Frontier> frontier;
-    std::vector<Setup> setups;
-    std::vector<Kept> kept;         // by (group, version, rounds)
-    std::vector<RingOrder> orders;  // by `from`; before the first: in the order of ranks
-    bool resumes = false;           // some lives have come from an earlier generation
-    bool shrinks = false;           // the job goes on without ranks that were lost (docs/decisions/0020-shrink.md)
-    std::vector<Rank> present;      // whose inputs are in the rounds that are computed in this generation, rising
-    // Likewise for those of older timelines that `kept` names; where one is missing, all ranks'.
-    std::map<Timeline, std::shared_ptr<const std::vector<Rank>>> contributors;
-  };
+  using Plan = RoundsPlan;
+  using Frontier = Plan::Frontier;
+  using Setup = Plan::Setup;
+  using Kept = Plan::Kept;
+  using RingOrder = Plan::RingOrder;
 
   // Why the data path cannot go on by itself; the owner reports it to the tracker, once.
   struct Failure {
@@ -197,7 +148,7 @@ class Engine {
   [[nodiscard]] Version version() const { return version_; }
   [[nodiscard]] Timeline timeline() const { return plan_.timeline; }
   // What older ones have logged is obsolete.
-  [[nodiscard]] Timeline oldest_timeline() const;
+  [[nodiscard]] Timeline oldest_timeline() const { return known_.oldest_timeline(); }
   [[nodiscard]] Status begin_version(Version version);
   // That this rank is in, the world's among them.
   [[nodiscard]] std::size_t groups() const { return groups_.size(); }
@@ -206,13 +157,13 @@ class Engine {
   // Rounds done in `version`, closed, by group.
   [[nodiscard]] std::vector<wire::Position> positions_of(Version version) const;
   // Set-up rounds that this life has completed, by (group, name).
-  [[nodiscard]] std::vector<wire::Setup> setups_done() const;
+  [[nodiscard]] std::vector<wire::Setup> setups_done() const { return known_.setups_done(); }
   // The plan or this life knows a set-up round of this name.
-  [[nodiscard]] bool setup_known(GroupId group, Sequence name) const { return setups_.contains({group, name}); }
+  [[nodiscard]] bool setup_known(GroupId group, Sequence name) const { return known_.knows_setup(group, name); }
   // Whether this life has something under way for which the log has to keep this record.
   [[nodiscard]] bool needs(const RecordKey& record) const;
   // That the log keeps, as far as this life and the plan know.
-  [[nodiscard]] SetupsInUse setups_in_use() const;
+  [[nodiscard]] SetupsInUse setups_in_use() const { return known_.setups_in_use(); }
   // Rounds of versions below are obsolete.
   void committed(Version version);
   [[nodiscard]] const Plan& plan() const { return plan_; }
@@ -381,28 +332,19 @@ class Engine {
                          std::uint64_t total_bytes);
   Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call, bool exchanges = false);
   [[nodiscard]] schedule::Request request_for(const Group& group, const Call& call) const;
-  [[nodiscard]] const Frontier* frontier_of(GroupId group, Version version) const;
-  // What the plan, and this life, know of a round.
-  struct Known {
-    bool done = false;    // in the log
-    Ranges final;         // else: bytes of the whole result that are
-    bool beyond = false;  // the version has ended before it
-  };
-  [[nodiscard]] Known known_of(const RoundId& round) const;
   [[nodiscard]] Result<Ranges> whole_pieces(const Group& group, const Call& call, const Ranges& final) const;
+  using Known = KnownRounds::Known;
   [[nodiscard]] Status name_setup(const Group& group, Call& call);
   [[nodiscard]] Status submit_point(Group& group, Call& call);
   [[nodiscard]] Status tell_counts(GroupId id, Call& call);
   void hear_counts(Call& call) const;
   [[nodiscard]] wire::Logged logged_further(const WorkerMachine::Standing& standing) const;
   void add_setups_in_flight(std::vector<wire::Setup>& setups) const;
-  [[nodiscard]] RoundId round_of(GroupId group, Sequence sequence) const;  // of a round of this version
+  [[nodiscard]] RoundId round_of(GroupId group, Sequence sequence) const {  // of a round of this version
+    return known_.round_of(group, version_, sequence);
+  }
   [[nodiscard]] Status log_pieces(Group& group, const Ranges& bytes);
   void place(Group& group);
-  // Of the rounds of this version; null: that of ranks.
-  [[nodiscard]] const RingOrder* ring_order() const;
-  // Shrinking and growing (docs/decisions/0020-shrink.md). Whose inputs are in a round; null: those of all members.
-  [[nodiscard]] std::shared_ptr<const std::vector<Rank>> contributors_to(const RoundId& round) const;
   // How many members take part, or took, in a round.
   [[nodiscard]] std::int32_t size_of(const Group& group, const RoundId& round) const;
   void reseat(Group& group);
@@ -451,6 +393,7 @@ class Engine {
   Transport& transport_;
   RoundBoard& board_;
   Plan plan_;
+  KnownRounds known_{plan_};
   schedule::Costs costs_ = schedule::default_costs();
   bool installed_ = false;
   bool open_ = false;  // calls may move
@@ -462,16 +405,6 @@ class Engine {
   std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;    // rounds of versions that are over, not yet obsolete
   bool closed_is_complete_ = true;                                 // it has all groups destroyed in this version
   std::map<std::uint64_t, std::optional<Replayer::Done>> wanted_;  // by the owner
-  // Set-up rounds that the plan or this life knows.
-  struct KnownSetup {
-    Timeline timeline;
-    bool done = false;       // as the plan says, or this life
-    bool called = false;     // by this life
-    bool completed = false;  // by this life: it has what it gave
-  };
-  std::map<std::pair<GroupId, Sequence>, KnownSetup> setups_;
-  std::size_t setups_called_ = 0;
-  std::uint64_t setup_bytes_ = 0;  // results of those
   std::optional<Gap> gap_;
   // What ask_next() wants to know.
   struct Question {

@@ -20,7 +20,7 @@ bool Engine::may_exchange(const Group& group, const Known& known) const {
       call.spec.count * element_bytes(call.spec) <= exchange_->least_bytes()) {
     return false;
   }
-  const Frontier* const others = frontier_of(call.round.group, call.round.version);
+  const Frontier* const others = known_.frontier_of(call.round.group, call.round.version);
   if (others != nullptr && call.round.sequence.value <= others->rounds) return false;
   return exchange_->serves(call.spec.type, call.spec.op, static_cast<std::int32_t>(group.members.size())) &&
          schedule::can_exchange(request_for(group, call));

@@ -29,7 +29,7 @@ void Engine::begin_question() {
   const Inquiry::Answer own = say(question_->round, question_->sites);
   if (own.word == RoundWord::kRound || own.word == RoundWord::kOver) return answered(own);
   // Lives that are over have ended the version there, and no life that is left has been in it.
-  if (known_of(question_->round).beyond) return answered({RoundWord::kOver, {}});
+  if (known_.known_of(question_->round).beyond) return answered({RoundWord::kOver, {}});
   recall_->ask(question_->round, question_->sites);
   look_at_question();
 }
@@ -39,7 +39,7 @@ void Engine::look_at_question() {
   const auto answer = recall_->inquiry().answer();
   if (!answer) return;
   if (answer->word == RoundWord::kAsks || answer->word == RoundWord::kGone) {
-    const Known known = known_of(question_->round);
+    const Known known = known_.known_of(question_->round);
     if (answer->word == RoundWord::kGone || known.done || !known.final.empty()) {
       // Whether it was, or will be, the round that is asked for nobody knows, and what follows has its number from
       // that.

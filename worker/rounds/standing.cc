@@ -69,23 +69,6 @@ wire::Logged Engine::logged_further(const WorkerMachine::Standing& standing) con
   return further;
 }
 
-std::vector<wire::Setup> Engine::setups_done() const {
-  std::vector<wire::Setup> done;
-  for (const auto& [key, known] : setups_) {
-    if (known.completed) done.push_back(done_setup({known.timeline, key.first, kPreamble, key.second}));
-  }
-  return done;
-}
-
-SetupsInUse Engine::setups_in_use() const {
-  SetupsInUse in_use{plan_.timeline, {}};
-  for (const auto& [key, known] : setups_) {
-    if (known.timeline < plan_.timeline) in_use.earlier.push_back({known.timeline, key.first, kPreamble, key.second});
-  }
-  std::ranges::sort(in_use.earlier);
-  return in_use;
-}
-
 // The round that a group is in may have to be finished from what is logged of it, and messages whose calls have
 // returned are sent from there.
 bool Engine::needs(const RecordKey& record) const {
@@ -107,8 +90,7 @@ void Engine::add_setups_in_flight(std::vector<wire::Setup>& setups) const {
     for (const RecordKey& key : recall_->reader().list(RecordKind::kSetup, plan_.timeline, id, kPreamble,
                                                        Sequence(kSetupBit), Sequence(UINT64_MAX), limits::kMaxSetups)) {
       // Also of one that the plan calls done: should that prove wrong, this is what is left of it.
-      const auto known = setups_.find({id, key.round.sequence});
-      const bool completed = known != setups_.end() && known->second.completed;
+      const bool completed = known_.completed_setup(id, key.round.sequence);
       if (completed || setups.size() + in_flight.size() == limits::kMaxSetups) continue;
       auto& [s, held] = in_flight.emplace_back(wire::Setup(), recall_->reader().held(key));
       s.set_group(id.value);
