@@ -217,7 +217,7 @@ bool TrackerMachine::is_newer(const wire::Known& known) const {
 
 // A life whose place has another one, unless it serves: that one hears of each plan.
 bool TrackerMachine::is_over(Incarnation who) const {
-  return retired_.contains(who) && !servers_.contains(who);
+  return retired_.contains(who) && !leavers_.serves(who);
 }
 
 // Also once most of the older plan's workers are there, in lives that know as little as the journal. Who is cut off for
