@@ -269,7 +269,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 20: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 21: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
