@@ -332,11 +332,11 @@ void SimTransport::post_recv_in_place(LinkId id, const FrameHeader& expected, st
   expect(id, expected, payload, true, token);
 }
 
-void SimTransport::move_payloads(LinkId id, std::span<const std::byte> from, const std::byte* to) {
+void SimTransport::move_payloads(LinkId id, Token token, std::span<const std::byte> from, const std::byte* to) {
   for (Stream& stream : at(id).streams) {
     for (Outgoing& out : stream.sends) {
       const std::byte* const begin = out.payload.data();
-      if (begin < from.data() || begin >= from.data() + from.size()) continue;
+      if (out.token != token || begin < from.data() || begin >= from.data() + from.size()) continue;
       out.payload = {to + (begin - from.data()), out.payload.size()};
     }
   }

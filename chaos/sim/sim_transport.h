@@ -188,7 +188,8 @@ class SimTransport final : public worker::Transport {
   Now send_now(worker::LinkId link, FrameHeader& header, std::span<const std::byte> payload,
                worker::Token token) override;
   Now recv_now(worker::LinkId link, FrameHeader& expected, std::span<std::byte> payload) override;
-  void move_payloads(worker::LinkId link, std::span<const std::byte> from, const std::byte* to) override;
+  void move_payloads(worker::LinkId link, worker::Token token, std::span<const std::byte> from,
+                     const std::byte* to) override;
   std::size_t poll(std::span<worker::Completion> out) override;
   void collect_pollfds(std::vector<pollfd>&) override {}
   void close_all() override;

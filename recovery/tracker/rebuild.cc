@@ -215,9 +215,9 @@ bool TrackerMachine::is_newer(const wire::Known& known) const {
          validate(record_of(plan, newest_of(plan, {&known}))).ok();
 }
 
-// A life whose place has another one, unless it serves: that one hears of each plan.
+// A life whose place has another one, unless it serves, or did when this plan was made: that one hears of each plan.
 bool TrackerMachine::is_over(Incarnation who) const {
-  return retired_.contains(who) && !leavers_.serves(who);
+  return retired_.contains(who) && !leavers_.serves(who) && !is_named(who);
 }
 
 // Also once most of the older plan's workers are there, in lives that know as little as the journal. Who is cut off for

@@ -41,7 +41,7 @@ class Setting:
     hosts: tuple[int, ...]           # of each rank
     program: tuple[tuple, ...]       # ("all",), ("gather", root), ("scatter", root)
     kills: int = 1
-    losses: int = 1                  # of hosts: one at a time, the next when all is as it was before
+    losses: int = 1                  # of hosts: the first at any moment, the next when all is as before
     same_in_each_life: bool = True   # a program gives the same pieces in each life
 
 
@@ -134,9 +134,10 @@ class Explorer:
         for i, r in enumerate(state.ranks):
             if r.alive and state.kills:
                 yield self.without(state, [i])._replace(kills=state.kills - 1)
-        whole = all(r.alive and (r.call, r.done) >= r.furthest for r in state.ranks)
-        if self.rule.keeps:
-            whole = whole and all(self.kept(state, sender, to, number) for _, sender, to, number, _ in state.memory)
+        # The first loss may come at any moment; another one when what it took is there again.
+        whole = state.losses == self.setting.losses or (
+            all(r.alive and (r.call, r.done) >= r.furthest for r in state.ranks) and
+            (not self.rule.keeps or all(self.kept(state, *m[1:4]) for m in state.memory)))
         if state.losses and whole:
             for host in {r.host for r in state.ranks}:
                 lost = self.without(state, [i for i, r in enumerate(state.ranks) if r.host == host])

@@ -59,7 +59,7 @@ class LightTransport final : public Transport {
     if (broken.ok()) sent[s.link].emplace_back(s.payload.begin(), s.payload.end());
     return Completion{s.token, broken};
   }
-  void move_payloads(LinkId, std::span<const std::byte>, const std::byte*) override {}
+  void move_payloads(LinkId, Token, std::span<const std::byte>, const std::byte*) override {}
   std::size_t poll(std::span<Completion>) override { return 0; }
   void collect_pollfds(std::vector<pollfd>&) override {}
   void close_all() override {}

@@ -97,6 +97,8 @@ void PointChannels::suspend() {
     p.sent = p.received = 0;
     p.knows = p.announcement_posted = p.ended = false;
     std::erase_if(p.sending, [](const Sending& s) { return s.end; });
+    // What a life that has left has spilled may be read from the next plan on.
+    for (auto& [version, numbers] : p.numbers) numbers.first_unlogged.reset();
     for (Sending& s : p.sending) {
       s.announced = false;
       s.posted = s.done = 0;
@@ -273,6 +275,10 @@ Token PointChannels::token(Kind kind, std::int32_t peer, std::uint32_t low) cons
          (low & 0xffff);
 }
 
+Token PointChannels::send_token(std::int32_t peer, const Sending& message) const {
+  return token(Kind::kSend, peer, static_cast<std::uint32_t>(message.sequence & 0xffff));
+}
+
 void PointChannels::link_to(std::int32_t peer) {
   Peer& p = peers_[peer];
   if (p.link || !open_) return;
@@ -371,10 +377,10 @@ std::vector<Rank> PointChannels::end_waiting_sends() {
     const std::size_t before = finished_.size();
     for (Sending& s : p.sending) {
       if (s.call == nullptr) continue;
-      if (s.announced) {
+      if (s.announced && s.chunks != 0) {
         const std::span input(static_cast<const std::byte*>(s.call->spec.input), s.bytes);
         s.logged.assign(input.begin(), input.end());
-        transport_.move_payloads(*p.link, input, s.logged.data());
+        transport_.move_payloads(*p.link, send_token(peer, s), input, s.logged.data());
       }
       finished_.push_back({std::exchange(s.call, nullptr), Status()});
     }
@@ -446,10 +452,9 @@ void PointChannels::post_sends(std::int32_t peer) {
       if (!load(peer, s)) return;
       s.announced = true;
       s.sequence = p.sent++;
-      transport_.post_send(*p.link, header(s.sequence, 0), s.announcement,
-                           token(Kind::kSend, peer, static_cast<std::uint32_t>(s.sequence & 0xffff)));
+      transport_.post_send(*p.link, header(s.sequence, 0), s.announcement, send_token(peer, s));
     }
-    const Token sent = token(Kind::kSend, peer, static_cast<std::uint32_t>(s.sequence & 0xffff));
+    const Token sent = send_token(peer, s);
     const auto* data = s.call != nullptr ? static_cast<const std::byte*>(s.call->spec.input) : s.logged.data();
     while (s.posted < s.chunks && s.posted + 1 < s.done + 2 * kWindow) {
       const std::uint32_t c = s.posted++;

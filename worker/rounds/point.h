@@ -1,9 +1,9 @@
 // Point-to-point messages of one group. Each pair of ranks has a link of its own for them, apart from the collectives.
 //
-// A message is an announcement frame (tag, type, count, call site) and then its chunks. A small message is a part of its
-// announcement: 64 bytes go and come back in 7.6 us instead of 8.2. The receiver reads a link only while a receive from
-// that peer is posted: a big send waits for its receive, a small one rests in the kernel's buffers. A message whose tag
-// nobody has asked for yet, while another is, is kept aside within limits::kMaxUnexpectedBytes.
+// A message is an announcement frame (tag, type, count, call site) and then its chunks. A small message is a part of
+// its announcement: 64 bytes go and come back in 7.6 us instead of 8.2. The receiver reads a link only while a receive
+// from that peer is posted: a big send waits for its receive, a small one rests in the kernel's buffers. A message
+// whose tag nobody has asked for yet, while another is, is kept aside within limits::kMaxUnexpectedBytes.
 //
 // Recovery: messages from one rank to another are numbered in each version. A message is in the sender's log before it
 // is sent. In a generation that some lives have come to from an earlier one, the two ends of a link first tell each
@@ -198,6 +198,7 @@ class PointChannels {
   // Tokens: slot (32 bits), kind (2), peer (14), low bits of the chunk or, for a send, of the message's sequence (16).
   enum class Kind : std::uint8_t { kSend = 0, kAnnouncement = 1, kChunk = 2, kGreeting = 3 };
   [[nodiscard]] Token token(Kind kind, std::int32_t peer, std::uint32_t low) const;
+  [[nodiscard]] Token send_token(std::int32_t peer, const Sending& message) const;  // of all its frames
 
   Transport& transport_;
   GroupId group_;       // in frames

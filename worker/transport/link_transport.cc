@@ -210,11 +210,11 @@ void LinkTransport::post_send_made(LinkId id, const FrameHeader& header, std::sp
   post(id, header, payload, place, beside, token);
 }
 
-void LinkTransport::move_payloads(LinkId id, std::span<const std::byte> from, const std::byte* to) {
+void LinkTransport::move_payloads(LinkId id, Token token, std::span<const std::byte> from, const std::byte* to) {
   for (auto& stream : at(id).streams) {
     stream->sends.for_each([&](Outgoing& out) {
       const std::byte* const begin = out.payload.data();
-      if (begin < from.data() || begin >= from.data() + from.size()) return;
+      if (out.token != token || begin < from.data() || begin >= from.data() + from.size()) return;
       out.payload = {to + (begin - from.data()), out.payload.size()};
     });
   }

@@ -67,7 +67,7 @@ class LinkTransport final : public Transport {
   void release(LinkId link, const View& view) override;
   Now send_now(LinkId link, FrameHeader& header, std::span<const std::byte> payload, Token token) override;
   Now recv_now(LinkId link, FrameHeader& expected, std::span<std::byte> payload) override;
-  void move_payloads(LinkId link, std::span<const std::byte> from, const std::byte* to) override;
+  void move_payloads(LinkId link, Token token, std::span<const std::byte> from, const std::byte* to) override;
   std::size_t poll(std::span<Completion> out) override;
   void collect_pollfds(std::vector<pollfd>& out) override;
   void close_all() override;

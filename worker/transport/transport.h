@@ -150,9 +150,10 @@ class Transport {
     return Now::kPost;
   }
 
-  // The memory at `from` may go: payloads that are posted on the link, and lie there, are read at `to` from here on,
-  // where the same bytes are. Not of what was lent, logged or made.
-  virtual void move_payloads(LinkId link, std::span<const std::byte> from, const std::byte* to) = 0;
+  // The memory at `from` may go: payloads that are posted on the link with this token, and lie there, are read at `to`
+  // from here on, where the same bytes are. Not of what was lent, logged or made. Others may be sent from there, too,
+  // and outlive `to`.
+  virtual void move_payloads(LinkId link, Token token, std::span<const std::byte> from, const std::byte* to) = 0;
 
   // Moves what can be moved without waiting; writes up to out.size() completions and returns how many.
   virtual std::size_t poll(std::span<Completion> out) = 0;

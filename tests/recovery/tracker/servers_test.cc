@@ -101,6 +101,18 @@ TEST(TrackerServers, WhoHadGoneBeyondACommitServesUntilTheNext) {
   EXPECT_FALSE(t.machine().counts_on(Incarnation(10)));
 }
 
+// The journal no longer says that it serves, as the commit is newer than the plan. Still that plan names it.
+TEST(TrackerServers, WhoHadGoneBeyondACommitTellsAnOlderJournalOfALaterPlan) {
+  Job t;
+  (void)t.serves(10, 1, 60'000, {position(2, 1)});
+  (void)t.report(11, 2, 1, {position(1, 3, true)}), (void)t.report(12, 2, 1, {position(1, 3, true)});
+  EXPECT_TRUE(has(t.joins(0, 20, "d"), " served by 10\n"));
+  (void)t.vote(11, 2), (void)t.vote(12, 2);
+  EXPECT_TRUE(has(t.vote(20, 2), "log committed: version 1 "));
+  t.restart();
+  EXPECT_EQ(t.serves(10, 4, 40'000), "10 <- Tell 2\n");
+}
+
 TEST(TrackerServers, ItsDomainIsLostOnceItHasGoneWithoutACommit) {
   Job over;
   replaced(over);

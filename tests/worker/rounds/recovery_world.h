@@ -75,8 +75,8 @@ class Told : public Transport {
   }
   Now recv_now(LinkId l, FrameHeader& h, std::span<std::byte> p) override { return to_.recv_now(l, h, p); }
   [[nodiscard]] std::size_t nows() const { return nows_; }
-  void move_payloads(LinkId l, std::span<const std::byte> from, const std::byte* to) override {
-    to_.move_payloads(l, from, to);
+  void move_payloads(LinkId l, Token t, std::span<const std::byte> from, const std::byte* to) override {
+    to_.move_payloads(l, t, from, to);
   }
   std::size_t poll(std::span<Completion> out) override { return to_.poll(out); }
   void collect_pollfds(std::vector<pollfd>& out) override { to_.collect_pollfds(out); }

@@ -48,7 +48,7 @@ class Scripted final : public Transport {
     receives.push_back({payload, true, token});
   }
   void release(LinkId, const View& view) override { released.push_back(view.held); }
-  void move_payloads(LinkId, std::span<const std::byte>, const std::byte*) override {}
+  void move_payloads(LinkId, Token, std::span<const std::byte>, const std::byte*) override {}
   std::size_t poll(std::span<Completion>) override { return 0; }
   void collect_pollfds(std::vector<pollfd>&) override {}
   void close_all() override {}

@@ -377,7 +377,7 @@ TEST_F(OneEnd, AFrameThatIsUnderWayGoesOnFromOtherMemory) {
   transport_.post_send(link_, header(), payload_, 10);  // lies elsewhere, and stays
   Completion c[2];
   ASSERT_EQ(transport_.poll(c), 0u);
-  transport_.move_payloads(link_, large, copy.data());
+  transport_.move_payloads(link_, 9, large, copy.data());
   std::ranges::fill(large, std::byte{0xee});
   std::vector<std::byte> got(FrameHeader::kWireBytes + large.size() - 16);
   std::size_t n = 0, completed = 0;
@@ -391,6 +391,28 @@ TEST_F(OneEnd, AFrameThatIsUnderWayGoesOnFromOtherMemory) {
   std::vector<std::byte> rest(FrameHeader::kWireBytes + payload_.size());
   ASSERT_EQ(::recv(peer_[0], rest.data(), rest.size(), MSG_WAITALL), static_cast<ssize_t>(rest.size()));
   EXPECT_TRUE(std::equal(payload_.begin(), payload_.end(), rest.begin() + FrameHeader::kWireBytes));
+}
+
+// It outlives the copy that the first one goes on from.
+TEST_F(OneEnd, AnotherFrameOfTheSameMemoryStaysThere) {
+  std::vector<std::byte> large(std::size_t{1} << 20, std::byte{3});
+  transport_.post_send(link_, header(), large, 9);
+  transport_.post_send(link_, header(), std::span(large).first(100), 10);
+  Completion c[2];
+  ASSERT_EQ(transport_.poll(c), 0u);
+  const std::vector<std::byte> copy(large.size(), std::byte{7});
+  transport_.move_payloads(link_, 9, large, copy.data());
+  std::vector<std::byte> got(2 * FrameHeader::kWireBytes + large.size() + 100);
+  std::size_t n = 0, completed = 0;
+  while (n < got.size()) {
+    completed += transport_.poll(c);
+    const ssize_t some = ::recv(peer_[0], got.data() + n, got.size() - n, MSG_DONTWAIT);
+    if (some > 0) n += static_cast<std::size_t>(some);
+  }
+  while (completed < 2) completed += transport_.poll(c);
+  EXPECT_EQ(got[got.size() - 101 - FrameHeader::kWireBytes], std::byte{7})
+      << "the end of the first goes on from the copy";
+  EXPECT_TRUE(std::equal(got.end() - 100, got.end(), large.begin()));
 }
 
 TEST_F(OneEnd, AtOnceOrNotAtAllWhereTheLinkIsNotUpOrItsPeerGone) {
