@@ -82,7 +82,7 @@ struct LogPlace {
   std::uint32_t extent = 0;
   std::uint64_t stamp = 0;  // of the extent; 0: no place
   std::uint64_t at = 0;     // from the segment's begin
-  // What the extent's stamp is now, in the writer's own memory; null: a place that somebody else has told.
+  // The extent's stamp as it is now, in the writer's own memory; null: another life has told the place.
   const std::uint64_t* now = nullptr;
   [[nodiscard]] bool known() const { return stamp != 0; }
   // Of the writer's own, in the thread that publishes: nothing has been freed there.

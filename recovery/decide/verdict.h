@@ -38,7 +38,7 @@ struct StragglerLimits {
 // One sentence with all that was derived.
 [[nodiscard]] std::string describe(const StragglerLimits& limits);
 
-// What is known of one member: its newest heartbeat of this generation, and how long ago it was heard.
+// One member's newest heartbeat of this generation, and how long ago it was heard.
 struct Testimony {
   Rank rank;
   bool finalizing = false;          // all its rounds are done

@@ -221,7 +221,7 @@ class TrackerMachine {
     std::int64_t last_round_ms_ago = 0, last_commit_ms_ago = 0;
     TimeMs now;  // of this view
     StragglerLimits limits;
-    // Who waits for whom, by round; while no generation runs, who is waited for.
+    // The waits of ranks for each other, by round; while no generation runs, the workers that are waited for.
     std::vector<std::string> waits;
     std::vector<StragglerWatch::Standing> verdicts;
     std::array<std::uint64_t, kBlames> verdicts_ever{};  // by kind
@@ -337,7 +337,7 @@ class TrackerMachine {
   void on_vote(Incarnation who, const wire::Vote& vote, TimeMs now, Effects& effects);
   void on_log_gap(Incarnation who, const wire::LogGap& gap, TimeMs now, Effects& effects);
 
-  // What full logs have given up (tracker/given_up.cc).
+  // Results that full logs have given up (tracker/given_up.cc).
   [[nodiscard]] bool counts(const GivenUp& given_up) const;
   // Of which anybody has told; nothing: a new life finds all that it needs, as far as is known.
   [[nodiscard]] std::optional<Lack> lack() const;

@@ -1,4 +1,4 @@
-// What is done about a link that ends one generation after the other, in none of which anything gets done: traffic that
+// A link that ends one generation after the other, in none of which anything gets done, is unusable: traffic that
 // a firewall drops, memory that one rank of a host cannot map. Another way is taken if there is one: two ranks of one
 // host count as two hosts, and send each other bytes by TCP; bytes between hosts go by way of others. Where there is
 // none, the job ends when its workers would no longer wait for each other to join.

@@ -878,7 +878,7 @@ Status validate(const wire::Stopped& s) {
 }
 
 Status validate(const wire::Leave& l) {
-  // Who gives up while it waits for the first plan has no generation yet.
+  // A worker that gives up before the first plan has no generation yet.
   if (Status s = in_range("generation", l.generation(), l.finalize() ? 1 : 0, kMaxGeneration); !s.ok()) return s;
   if (l.finalize() && l.preempted()) return bad("it finalizes, and is preempted");
   if (Status s = in_range("time for which it serves", l.serves_ms(), 0, limits::kMaxDrainMs); !s.ok()) return s;

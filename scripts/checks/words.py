@@ -19,7 +19,7 @@ CODE = (".h", ".cc", ".cpp", ".c", ".cu", ".py")
 PAGES = (".md",)
 # Lower a number when the check says that its count has fallen. Never raise one.
 BUDGET = {
-    "comments": {"vague openings": 1216, "long sentences": 993},
+    "comments": {"vague openings": 1195, "long sentences": 993},
     "pages": {"vague openings": 148, "long sentences": 848},
 }
 

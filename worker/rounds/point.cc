@@ -328,7 +328,7 @@ Status PointChannels::send(Call& call) {
     info.fingerprint.site = call.spec.site & ~kSiteCompared;
     info.total_bytes = bytes;
     // In a log that this host has already, where an earlier life sent it. To look for each message would index the own
-    // log, too: 64 bytes would go and come back in 7.6 us instead of 3.5.
+    // log, too: 64 bytes came back in 7.6 us then instead of 3.5, both under load.
     if (!numbers.first_unlogged) numbers.first_unlogged = first_unlogged(peer);
     if (numbers.sent < *numbers.first_unlogged) {
       const auto known = recall_->reader().info(key);

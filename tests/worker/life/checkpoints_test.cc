@@ -369,7 +369,7 @@ TEST(CheckpointInParts, IsCommittedOnceAllPartsHaveCome) {
   for (int r = 0; r < 3; r++) submit_sum(world, r, calls[r], buffers[r], 1000);
   ASSERT_TRUE(world.run([&] { return calls[0].finished && calls[1].finished && calls[2].finished; }));
   EXPECT_EQ(buffers[2], std::vector<std::uint64_t>(1000, 6));
-  // Whoever lacks a part asks for it again and again.
+  // A rank that lacks a part asks for it again and again.
   for (int i = 0; i < 10000; i++) (void)world.step();
   EXPECT_FALSE(world.checkpoints(0).may_take()) << "rank 2 has not given all";
   EXPECT_FALSE(world.checkpoints(2).may_take());
