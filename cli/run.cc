@@ -1,14 +1,19 @@
 // `warren run`: a tracker and N workers on this machine.
 #include <gflags/gflags.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -230,6 +235,37 @@ Result<std::unique_ptr<PreemptionSource>> preemption_source() {
   return std::make_unique<PreemptionSource>(cloud.value(), FLAGS_preemption_url);
 }
 
+// The exit code that a signal to a launcher without workers asks for; nothing: it is one for workers.
+std::optional<int> exit_code_of(int signal) {
+  if (signal == SIGTERM) return worker::kExitPreempted;
+  if (signal == SIGINT || signal == SIGHUP) return 128 + signal;
+  return std::nullopt;
+}
+
+// A launcher that a supervisor starts again on a machine that is being taken must start no worker there: the workers of
+// the next machine may be up, and would be replaced. Waits while the notice stands. Returns the exit code where a
+// signal ends that; nothing: the machine stays, or nobody says that it goes.
+std::optional<int> await_withdrawal(PreemptionSource& source, const worker::LauncherSignals& signals) {
+  const Notice notice = [](const char* event, const std::string& text) {
+    std::fprintf(stderr, "%s warren: %s: %s\n", worker::utc_now().c_str(), event, text.c_str());
+  };
+  for (bool said = false;;) {
+    const std::int64_t now_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+            .count();
+    const auto found = source.look(now_ms);
+    // Once a notice stands, silence withdraws nothing: the service may go before the machine does.
+    if (found.ok() ? !found.value() : !said) return std::nullopt;
+    if (!said) notice("machine_goes", found.value()->what + "; no worker is started here while the notice stands");
+    said = true;
+    pollfd ready{signals.fd(), POLLIN, 0};
+    if (poll(&ready, 1, kAskForPreemptionMs) <= 0) continue;
+    signalfd_siginfo info{};
+    if (read(signals.fd(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
+    if (const auto code = exit_code_of(static_cast<int>(info.ssi_signo))) return code;
+  }
+}
+
 std::unique_ptr<PreemptionWatch> watch_for_preemption(std::unique_ptr<PreemptionSource> source, const Notice& notice) {
   // As if SIGTERM had come, with the time that is left.
   const auto pass_on = [notice](const PreemptionNotice& said) {
@@ -285,6 +321,9 @@ int run(const std::vector<std::string>& words) {
   if (!source.ok()) return usage_error(kRunCommand, source.status().describe());
 
   const worker::LauncherSignals signals;  // before the tracker's threads
+  if (source.value()) {
+    if (const auto code = await_withdrawal(*source.value(), signals)) return *code;
+  }
   worker::OtherLines lines;
   const Notice notice = [&lines](const char* event, const std::string& text) {
     lines.add(worker::utc_now() + " warren: " + event + ": " + text);

@@ -613,6 +613,7 @@ class Launch {
     w.lost = ((killed && !aborted) || code == kExitPreempted || code == kExitFenced || code == kExitHung ||
               code == kExitKillPoint || code == kExitRolledBack || w.fenced) &&
              !permanent;
+    forgive(w);
     if (ending_) return on_late_end(w, what);
     if (code == kExitRolledBack) {
       on_rollback(w, what);
@@ -749,12 +750,26 @@ class Launch {
     notice("spare_given_up", what + "; the job goes on without this spare");
   }
 
+  // Begins counts anew (LaunchOptions::long_life_ms). A life that only hung has not been a long one, nor has one that
+  // had a rank and took part in no round.
+  void forgive(Worker& w) {
+    const std::int64_t now = now_ms();
+    const bool hung = w.killed_at_ms >= 0 || w.last_code == kExitHung;
+    if (w.lost && !hung && (w.worked || !w.has_place) && now - w.started_at_ms >= options_.long_life_ms) {
+      w.restarts = w.waiting_lives = 0;
+    }
+    if (now - rolled_back_at_ms_ < options_.long_life_ms) return;
+    rollbacks_ = 0;
+    for (Worker& other : workers_) other.rollbacks = 0;
+  }
+
   // A rollback ends every worker, and counts once: as often as the worker that was rolled back most often. (One that
   // was being started when a rollback came has not seen it.)
   void on_rollback(Worker& w, std::string what) {
     what += " (rolled back)";
     ++w.rollbacks;
     if (w.rollbacks > rollbacks_) {
+      rolled_back_at_ms_ = now_ms();
       if (rollbacks_ == options_.restarts) {
         if (rollbacks_ > 0) what += ", and the job has used all of its " + std::to_string(rollbacks_) + " rollbacks";
         return fail(w, what);
@@ -917,6 +932,7 @@ class Launch {
   std::int64_t abandon_at_ms_ = -1;  // output that nobody reads, when nothing runs any more
   std::int64_t last_look_ms_ = 0;    // at the workers' lives
   std::uint32_t rollbacks_ = 0;
+  std::int64_t rolled_back_at_ms_ = 0;
 };
 
 }  // namespace

@@ -71,6 +71,10 @@ struct LaunchOptions {
   std::int64_t first_backoff_ms = 100;
   std::int64_t max_backoff_ms = 10'000;
   std::int64_t healthy_ms = 10'000;
+  // `restarts` counts what comes in quick succession: a life of so long before it is lost, or so long between two
+  // rollbacks, begins the count anew. A program that runs for weeks on machines that are taken ends for none of them.
+  // Lives that hung do not begin it anew.
+  std::int64_t long_life_ms = 3'600'000;
   // From SIGTERM to this process until a worker that shows life has left.
   std::int64_t drain_ms = limits::kDefaultDrainMs;
   // From SIGTERM to SIGKILL when the job ends because a worker failed, and to SIGTERM from the first failure after

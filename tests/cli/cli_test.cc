@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <httplib.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -515,6 +517,42 @@ TEST(Run, ANoticeOfTheCloudNeedsTheSignalThatItComesBy) {
   EXPECT_EQ(p.wait(), 2);
   EXPECT_THAT(p.error(), HasSubstr("was started to ignore"));
   EXPECT_THAT(p.output(), IsEmpty());
+}
+
+// A supervisor starts a launcher again that has ended with 75. On a machine that is being taken it once started its
+// workers, which threw out those of the next machine.
+TEST(Run, WhileAMachineIsBeingTakenNoWorkerIsStartedThere) {
+  std::atomic<const char*> said = "TRUE";
+  std::atomic<int> looks = 0;
+  httplib::Server cloud;
+  cloud.Get(".*", [&](const httplib::Request&, httplib::Response& a) {
+    a.set_header("Metadata-Flavor", "Google");
+    a.set_content(said.load(), "text/plain");
+    ++looks;
+  });
+  const int port = cloud.bind_to_any_port("127.0.0.1");
+  std::thread serves([&cloud] { cloud.listen_after_bind(); });
+  const std::string url = "--preemption_url=http://127.0.0.1:" + std::to_string(port);
+  const std::vector<std::string> arguments = {"run", "-n", "1",  "--preemption_notice=google",
+                                              url,   "sh", "-c", "echo started"};
+  for (const auto& [signal, code] : {std::pair(SIGTERM, 75), std::pair(SIGINT, 128 + SIGINT)}) {
+    Program told(arguments);
+    told.wait_for("machine_goes: Google preempts this machine");
+    told.signal(SIGUSR1);  // is for workers
+    told.signal(signal);
+    EXPECT_EQ(told.wait(), code);
+    EXPECT_THAT(told.output(), IsEmpty());
+  }
+  Program spared(arguments);
+  spared.wait_for("machine_goes");
+  said = "a service that goes before the machine does";  // withdraws nothing
+  for (const int before = looks; looks < before + 2;) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_THAT(spared.output(), IsEmpty());
+  said = "FALSE";
+  spared.wait_for("started", true);
+  EXPECT_EQ(spared.wait(), 0);
+  cloud.stop();
+  serves.join();
 }
 
 TEST(Run, NoOrphanSurvivesAKilledLauncher) {

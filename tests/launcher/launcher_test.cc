@@ -675,6 +675,14 @@ TEST(Launch, RestartsAreBounded) {
   EXPECT_THAT(f.error, HasSubstr("has used all of its 3 restarts"));
 }
 
+// A failure that recurs by itself is never tried for ever.
+TEST(Launch, FailuresOfTheProgramAreNotForgivenByALongLife) {
+  auto o = shell(1, "exit 9");
+  o.restarts = o.failure_restarts = 1;
+  o.long_life_ms = 0;
+  EXPECT_EQ(run(o).code.value(), 9);
+}
+
 TEST(Launch, AProgramThatIsNotThereIsSaid) {
   LaunchOptions o;
   o.workers = 2;
@@ -997,6 +1005,29 @@ TEST(LaunchRestarts, ADrainCountsNowhere) {
   const std::string text = launcher.rest();
   EXPECT_EQ(launcher.wait(), 0) << text;
   EXPECT_THAT(text, HasSubstr("its place was needed elsewhere, which counts as no restart, attempt 3"));
+}
+
+// A program that runs for weeks would otherwise end with the eleventh machine that is taken.
+TEST(LaunchRestarts, LossesAndRollbacksAreCountedAnewAfterALongLife) {
+  for (const char* script : {"exec $CHILD works", "[ $WARREN_ATTEMPT = 5 ] || exit 77"}) {
+    auto o = alive(2, script);
+    o.long_life_ms = 0;  // each life was long enough
+    const Finished f = run(o);
+    EXPECT_EQ(f.code.value(), 0) << script << f.error;
+    EXPECT_EQ(count(f.error, "starting it again"), 10) << script;
+    o.long_life_ms = 3'600'000;
+    EXPECT_NE(run(o).code.value(), 0) << script;
+  }
+}
+
+// Lives without any work are not worth more for having been long: such a program would be tried for ever.
+TEST(LaunchRestarts, ALongLifeInWhichNothingWasDoneIsNotForgiven) {
+  auto o = shell(1, "kill -9 $$");
+  o.restarts = 2;
+  o.long_life_ms = 0;
+  const Finished f = run(o);
+  EXPECT_EQ(f.code.value(), 128 + SIGKILL);
+  EXPECT_EQ(count(f.error, "starting it again"), 2);
 }
 
 TEST(LaunchRestarts, WhomItsJobHasGivenUpIsLostAndNotFailed) {
