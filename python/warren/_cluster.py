@@ -29,12 +29,14 @@ import uuid
 
 from . import _core
 from ._communicator import Communicator, init
-from ._errors import Closed, Error, PeerLost, RolledBack, Unavailable
+from ._errors import Closed, Error, PeerLost, RolledBack, Timeout, Unavailable
 
 LOGGER = logging.getLogger("warren")
 # Settings that are the function's own: what a life is called, and how it ends.
 OWN_SETTINGS = ("attempt", "max_workers", "on_rollback", "on_sigterm", "spare", "spares", "worker_id", "world_size")
 POLL_S = 0.1  # how often a life asks whether it is still wanted
+JOIN_TIMEOUT_MS = 300_000  # as the setting join_timeout_ms has it
+REJOIN_S = 15.0  # how long a life that begins anew joins in one go, before it asks whether it is still wanted
 FINALIZE_S = 30.0  # how long the ranks may take to finalize once their results are taken
 LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the status page is on this machine
 FINALIZED_S = 10.0  # how long run() waits for that, with the results in its hands
@@ -321,7 +323,7 @@ class Life:
     leave before, a rank that dies with its result could not come back. So ranks ask each other, after the function has
     returned, whether all are released, and finalize when that is so.
 
-    wanted: whether this life is still to go on; called on any thread.
+    wanted: whether this life is still to continue; called on any thread.
     """
 
     def __init__(self, job: Job, index: int, wanted: typing.Callable[[], bool]):
@@ -347,10 +349,10 @@ class Life:
         """Waits for the end of this life; False: the time is over."""
         return self._over.wait(seconds)
 
-    def _join(self) -> Communicator:
+    def _join(self, **options: typing.Any) -> Communicator:
         job = self._job
         given = {"job": job.name, "tracker": job.tracker, "worker_id": str(self._index), "world_size": job.size,
-                 "on_rollback": "error", **job.options}  # fmt: skip
+                 "on_rollback": "error", **job.options, **options}  # fmt: skip
         with contextlib.ExitStack() as stack:
             if job.secret is not None:
                 given["secret_file"] = stack.enter_context(job.secret.file())
@@ -358,6 +360,21 @@ class Life:
         with self._lock:
             self._comm = comm
         return comm
+
+    def _join_anew(self) -> Communicator:
+        """Joins once more. The job may have ended with its program, and the scheduler's word of that may come later.
+
+        Nothing interrupts a thread that joins, and a tracker that has gone answers nobody: the thread would be taken
+        from other ranks for the whole join timeout.
+        """
+        most = float(self._job.options.get("join_timeout_ms") or JOIN_TIMEOUT_MS)
+        until = time.monotonic() + most / 1000
+        while True:
+            try:
+                return self._join(join_timeout_ms=int(min(most, 1000 * REJOIN_S)))
+            except Timeout:
+                if not self._wanted() or time.monotonic() >= until:
+                    raise
 
     def _leave(self, comm: Communicator) -> None:
         with self._lock:
@@ -367,7 +384,7 @@ class Life:
     def _until_it_returns(self, call: typing.Callable[[Communicator], typing.Any]) -> tuple[Communicator, typing.Any]:
         begun = 0
         while True:
-            comm = self._join()
+            comm = self._join() if begun == 0 else self._join_anew()
             try:
                 return comm, call(comm)
             except BaseException as error:
@@ -382,7 +399,7 @@ class Life:
             begun += 1
 
     def _begins_anew(self, error: BaseException) -> bool:
-        """Whether the job goes on in another life of this rank, here: after a rollback, or where it was given up."""
+        """Whether the job continues in another life of this rank, here: after a rollback, or where it was given up."""
         return isinstance(error, (RolledBack, PeerLost, Closed)) and self._wanted()
 
     def _stay(self, comm: Communicator, call: typing.Callable[[Communicator], typing.Any]) -> None:

@@ -134,7 +134,7 @@ class Communicator(_core.Communicator):
         """Collective: loads the newest checkpoint into `state`, and iterates over the epochs that are left of `count`.
 
         After each `every` epochs, and after the last one, a checkpoint of `state` is taken. state: a dict with all that
-        the program goes on from. It is restored in place: its arrays keep their memory. Results of the loop have to get
+        the program continues from. It is restored in place: its arrays keep their memory. Results of the loop have to get
         into it: `state["w"] -= step` or `state["w"] = …`. local: the same, of this rank alone; all ranks give one, or
         none does. A program has one such loop.
         The loop computes from the state, the epoch and the data alone: a random generator that is not in the

@@ -54,7 +54,7 @@ def train(
     make_dataset: returns a new Dataset of this rank's rows, which has no init_score. It is called once in each life, and
     reads the same rows in each of them.
     checkpoint_every: the boosting rounds of a segment. A checkpoint is taken after each; a restarted worker begins at the
-    last one. A segment begins with a new booster that goes on from the model: what LightGBM keeps beside the model,
+    last one. A segment begins with a new booster that continues from the model: what LightGBM keeps beside the model,
     such as the trees that dart may drop, lasts for a segment.
     after_segment: called after each checkpoint with the rounds that are done and the booster, and not for segments that
     the newest checkpoint holds.

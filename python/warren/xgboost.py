@@ -57,7 +57,7 @@ def train(
     make_data: returns a new DMatrix (or QuantileDMatrix) of this rank's rows, the same in each call and each life. It is
     called in each segment, while XGBoost's ranks are connected.
     checkpoint_every: the boosting rounds of a segment. A checkpoint is taken after each; a restarted worker begins at the
-    last one, and a segment in which a worker was lost is made again. A segment begins with a new booster that goes on from
+    last one, and a segment in which a worker was lost is made again. A segment begins with a new booster that continues from
     the model.
     after_segment: called after each checkpoint with the rounds that are done and the booster, and not for segments that
     the newest checkpoint holds.

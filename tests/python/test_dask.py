@@ -249,6 +249,36 @@ def test_ranks_and_tracker_end_with_a_client_that_is_killed(client, tmp_path):
     wait_for(lambda: not list(tmp_path.glob("warren-tracker-*")))
 
 
+class Ended:
+    """A communicator whose job has ended."""
+
+    is_open = False
+
+    def destroy(self):
+        pass
+
+
+def test_a_rank_that_nobody_wants_any_more_joins_no_longer(monkeypatch):
+    """A rank of a killed client joined its dead tracker anew for five minutes, and other jobs' ranks had no thread."""
+    joined = []
+
+    def init(**options):
+        joined.append(options.get("join_timeout_ms"))
+        if len(joined) == 1:
+            return Ended()
+        raise warren.Timeout("nobody answers")
+
+    def call(comm):
+        raise warren.Closed("the job was ended")
+
+    monkeypatch.setattr(warren._cluster, "init", init)
+    job = warren._cluster.Job("gone", 1, "127.0.0.1:1", None, {}, restarts=10)
+    life = warren._cluster.Life(job, 0, lambda: len(joined) < 3)
+    with pytest.raises(warren.Timeout):
+        life.run(call)
+    assert joined == [None, 15000, 15000]
+
+
 def test_two_ranks_in_one_process_with_items_of_their_own(client):
     client.wait_for_workers(4)
     items = [client.submit(str, rank, pure=False) for rank in range(5)]

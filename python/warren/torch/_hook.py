@@ -30,7 +30,7 @@ class HookState:
 
 
 def comm_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A hook for DistributedDataParallel that averages gradients by Warren while the backward pass goes on.
+    """A hook for DistributedDataParallel that averages gradients by Warren during the backward pass.
 
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         warren.torch.broadcast_parameters(model.state_dict())

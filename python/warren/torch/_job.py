@@ -188,7 +188,7 @@ def fails() -> bool:
 
 
 def abandon() -> None:
-    """Ends this worker's part in the job, whose next life goes on, if the job is not finished."""
+    """Ends this worker's part in the job, whose next life continues, if the job is not finished."""
     global _job, _leaves_later
     job, _job, _leaves_later = _job, None, False
     if job is not None and job.comm.is_open:

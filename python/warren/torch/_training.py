@@ -21,7 +21,7 @@ class Stateful(typing.Protocol):
 
 
 class Training:
-    """All that a training goes on from.
+    """All that a training continues from.
 
         training = warren.torch.Training(model=model, optimizer=optimizer)
         for epoch in training.epochs(20):
@@ -101,7 +101,7 @@ class Training:
         self._renew()
 
     def _of_rank_0(self, arrays: dict[str, numpy.ndarray]) -> dict[str, numpy.ndarray]:
-        """Rank 0's arrays, on all ranks: what a job of another size goes on from."""
+        """Rank 0's arrays, on all ranks: what a job of another size continues from."""
         if not arrays:
             return {}
         data = numpy.concatenate([array.reshape(-1).view(numpy.uint8) for array in arrays.values()])
@@ -136,7 +136,7 @@ class Training:
     def batches(self, loader: typing.Iterable[typing.Any], every: int | None = None) -> typing.Iterator[typing.Any]:
         """The batches that are left of the epoch, from a loader whose sampler is one of the parts.
 
-        every: a checkpoint is taken after so many batches. A life that begins in the midst of an epoch goes on with the
+        every: a checkpoint is taken after so many batches. A life that begins in the midst of an epoch continues with the
         samples that no rank has had in it.
         """
         samplers = self._samplers_of(loader)

@@ -1,4 +1,4 @@
-"""Checkpoints of Warren's for Lightning: a worker that is started again goes on from the newest epoch.
+"""Checkpoints of Warren's for Lightning: a worker that is started again continues from the newest epoch.
 
     trainer = lightning.Trainer(strategy=DDPStrategy(process_group_backend="warren"), callbacks=[Survive()], …)
 
