@@ -1,5 +1,5 @@
 // What one host keeps in memory of the job's results: the segment that this life writes, and those of the other lives
-// on this host, alive or dead, mapped read-only (DESIGN sections 1 and 4).
+// on this host, alive or dead, mapped read-only (docs/invariants.md, "Copies").
 //
 // A record is one piece of one result: a key, the fingerprint of the call, which bytes of the whole result they are,
 // and the bytes. It is visible to everyone who maps the segment, and outlives the process, from the moment that its

@@ -1,5 +1,5 @@
-// What a host keeps on disk of a job's results and checkpoints, so that the job outlives all of its processes (DESIGN
-// sections 4–6). Memory first (storage/host_log.h); a thread writes behind it (storage/write_behind.h).
+// The results and checkpoints that a host keeps on disk, so that the job outlives all of its processes
+// (docs/storage.md). Memory first (storage/host_log.h); a thread writes behind it (storage/write_behind.h).
 //
 // Each life writes into a place of its own, and reads those of the lives before it, its own worker's and others' under
 // the same data directory: so a life that was taken for dead disturbs nobody (fencing), and nothing is ever

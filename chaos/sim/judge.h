@@ -1,4 +1,4 @@
-// What must be true of a run, whoever is at fault: the invariants of DESIGN section 11 that can be seen from outside.
+// The judge of a run: it checks those invariants of docs/invariants.md that can be seen from outside.
 #pragma once
 
 #include <cstddef>
@@ -83,7 +83,7 @@ class Judge {
   void sends(const ProgramStep& step, Timeline timeline, const std::string& host);
   // Memory of this host has gone: what a root had read, and nobody elsewhere has returned, may have gone with it.
   void memory_lost(const std::string& host);
-  // A call failed; an output element is as it was or final (DESIGN, Input).
+  // A call failed; an output element is as it was or final (docs/invariants.md, "Inputs").
   void interrupted(const ProgramStep& step, std::int32_t place, std::span<const std::byte> before,
                    std::span<const std::byte> output, Timeline timeline);
   [[nodiscard]] Oracle& oracle(Timeline timeline);

@@ -1,5 +1,5 @@
-// Rules broken on purpose, in the simulated shells and never in production code: each must be caught (DESIGN section
-// 12).
+// Mutants: rules that a simulated shell breaks on purpose, and never production code. The simulator must catch each
+// (docs/invariants.md, docs/testing.md).
 #pragma once
 
 #include <cstdint>

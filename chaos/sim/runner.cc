@@ -38,12 +38,12 @@ void add_to(std::vector<std::uint64_t>& sum, const std::vector<std::uint64_t>& m
 // programs have one world size and change their ranks seldom between two checkpoints, and who is slow in a run on
 // purpose neither recovers nor loses the word that it is to leave; slow links that are gone around are in
 // tests/chaos/sim_stragglers_test.cc; a tracker seldom loses its journal, or hears an older word, while somebody serves
-// (sim_drain_test.cc, tracker_servers_test.cc); what a tracker tells a spare to follow goes over one connection, in
-// order, so nothing stale is heard there; a checkpoint that cannot be loaded is the newest, unless a journal is an
-// older copy of which nobody knows (tracker_rebuild_test.cc), and in mode shrink those who hold it seldom die while
-// others, who have loaded, live; drawn programs do not deadlock (sim_scenarios_test.cc), and links come up in the end
-// (tracker_unusable_test.cc); a plan that only a disk knows seldom meets a life that has installed it
-// (tracker_rebuild_test.cc).
+// (tests/chaos/sim_drain_test.cc, tests/recovery/tracker/servers_test.cc); what a tracker tells a spare to follow goes
+// over one connection, in order, so nothing stale is heard there; a checkpoint that cannot be loaded is the newest,
+// unless a journal is an older copy of which nobody knows (tests/recovery/tracker/rebuild_test.cc), and in mode shrink
+// those who hold it seldom die while others, who have loaded, live; drawn programs do not deadlock
+// (tests/chaos/sim_scenarios_test.cc), and links come up in the end (tests/recovery/tracker/unusable_test.cc); a plan
+// that only a disk knows seldom meets a life that has installed it (tests/recovery/tracker/rebuild_test.cc).
 constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tracker.commit_desync",
                                             "tracker.finalizing_left",       "worker.log_gap_repeated",
                                             "tracker.survivors_interrupted", "tracker.frontier_torn",

@@ -115,7 +115,7 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
   life_.keep_log(
       self_, std::move(log), std::move(own), [this] { return world_.now(); },
       [this](const worker::Replayer::Send& send) { links_.fetch(send); });
-  if (store_) life_.votes_when_durable();
+  if (store_) life_.vote_when_durable();
   if (store_ && options_.mirror != nullptr) life_.use_mirror();
 }
 
@@ -245,7 +245,9 @@ void SimWorker::rest() {
   if (!alive_ || life_.engine().stopped()) return;
   if (life_.engine().has_unposted()) return spin();
   if (opened_) life_.engine().publish_waits();
-  board_.asleep.store(life_.engine().outstanding() > 0 || loading_ || waits_for_commit_ || leaving_ ? 1 : 0);
+  const worker::Engine& engine = life_.engine();
+  const bool waits = engine.outstanding() > 0 || engine.asking() || loading_ || waits_for_commit_ || leaving_;
+  board_.asleep.store(waits ? 1 : 0);
   show_blocked();
 }
 

@@ -1,5 +1,5 @@
 // A tracker that somebody has started by mistake, on a copy of the journal, beside the one that serves the job. It is
-// reached by at most half of the job's workers, so it must decide nothing (DESIGN section 6).
+// reached by at most half of the job's workers, so it must decide nothing (docs/invariants.md, "Trackers").
 #pragma once
 
 #include <cstddef>

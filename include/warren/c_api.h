@@ -1,9 +1,10 @@
 /* Warren's C interface. <warren/warren.h> is the C++ interface on top of it.
  *
  * Every function returns a warren_code; on failure warren_last_error() holds the text for the calling thread, with the
- * chain of causes. No function throws. The library ends the process only where a setting, or warren_drain, says so:
- * with on_rollback "exit", the default, a life that is over ends with code 75 to 78 (docs/errors.md), to be started
- * again or not; "error": calls fail. It handles no signal but SIGTERM, if the setting on_sigterm says so.
+ * chain of causes. No function throws. The library ends the process only where a setting, or warren_drain, says so.
+ * With on_rollback "exit", the default, a life that is over ends with code 75 to 78; with "error" calls fail. With
+ * hang_timeout_ms a life that hangs outside of calls ends with 79. docs/errors.md says which codes are started again.
+ * The library handles no signal but SIGTERM, if the setting on_sigterm says so.
  *
  * Threads: one thread at a time may call functions of one communicator and of those split from it (another thread may
  * take over if the two synchronize); a call that finds another one inside fails with WARREN_INVALID_ARGUMENT.
@@ -15,10 +16,10 @@
  * do all that follow; the other ranks wait for its next life, and nothing of what the function had written reaches
  * them. Callbacks must not throw.
  *
- * Fork: a child process must not use a communicator that its parent made; calls there fail with WARREN_CLOSED. A child
- * that lives on without exec keeps the parent's connections open: if the parent then dies, the other ranks notice after
- * the round timeout instead of at once. A child process, by fork or exec, that calls warren_create under its parent's
- * worker id while the parent is in the job gets WARREN_INVALID_ARGUMENT.
+ * Fork: a child process must not use a communicator that its parent made; calls there fail with WARREN_CLOSED. The
+ * parent's links, sockets and shared memory are closed in the child before its own code runs. So the other ranks notice
+ * the parent's death at once while its children live. A child process, by fork or exec, that calls warren_create under
+ * its parent's worker id while the parent is in the job gets WARREN_INVALID_ARGUMENT.
  */
 #ifndef WARREN_C_API_H_
 #define WARREN_C_API_H_
@@ -83,13 +84,13 @@ typedef struct warren_handle warren_handle; /* an asynchronous call */
 typedef struct warren_log_queue warren_log_queue;
 
 typedef enum warren_log_level { WARREN_LOG_INFO = 0, WARREN_LOG_WARNING = 1, WARREN_LOG_ERROR = 2 } warren_log_level;
-/* Called from any thread of the library, and from several at once, a line each; `text` is valid during the call. Until
- * the communicator, those split from it and their handles are gone. The thread that talks to the tracker waits for it:
- * a sink that blocks, as on an interpreter's lock, holds up recoveries. A log queue does not. */
+/* Called from any thread of the library, and from several at once, a line each; `text` is valid during the call. It may
+ * be called until the communicator, those split from it and their handles are gone. The thread that talks to the
+ * tracker waits for it: a sink that blocks, as on an interpreter's lock, holds up recoveries. A log queue does not. */
 typedef void (*warren_log_sink)(warren_log_level level, const char* text, void* context);
-/* Asked about ten times a second by a thread of the program's that waits in a call, or in warren_create: 0, it goes on.
- * Anything else: it does not, and this worker's life in the job is over, as by warren_abort. It may take long, and must
- * not call the communicator's functions, but for warren_abort. */
+/* Asked about ten times a second by a thread of the program's that waits in a call, or in warren_create. 0: it waits
+ * on. Anything else: it does not, and this worker's life in the job is over, as by warren_abort. The function may take
+ * long, and must not call the communicator's functions, except warren_abort. */
 typedef int32_t (*warren_interrupt)(void* context);
 /* Called once when the call has finished, from the thread that finished it, which may be the library's. It must not
  * call the communicator's functions. */
@@ -129,7 +130,7 @@ typedef struct warren_options {
   void* log_context;
   int32_t log_level;             /* least level that is logged, a warren_log_level; -1: taken from the settings */
   const char* domain_id;         /* equal for what dies together; default: this machine */
-  int32_t replicas;              /* copies of what is logged, in distinct failure domains; 0: no fault tolerance;
+  int32_t replicas;              /* of what is logged, in distinct failure domains; 0: no fault tolerance;
                                     -1: taken from the settings */
   const char* log;               /* "memory", "async" or "sync": when results are written to data_dir */
   int64_t log_memory_bytes;      /* this rank's part of the log in memory */
@@ -142,9 +143,9 @@ typedef struct warren_options {
   int64_t fusion_bytes;     /* of a round that small asynchronous allreduces share, see warren_fusion_begin; -1: taken
                                from the settings; 0: none */
   const char* timeline;     /* a file that gets a Chrome trace of calls, rounds and recoveries */
-  int64_t replace_after_ms; /* a rank that holds up the others for so long leaves its place to a spare; 0: never;
+  int64_t replace_after_ms; /* a rank that holds up the others for so long is left to a spare; 0: never;
                                -1: taken from the settings */
-  const char* mode;         /* "wait": the job waits for workers that were lost; "shrink": it goes on without them */
+  const char* mode;         /* "wait": the job waits for workers that were lost; "shrink": it continues without them */
   int32_t min_workers;      /* mode shrink: with how few; 0: taken from the settings */
   int64_t grace_ms;         /* mode shrink: for how long it waits for them before; -1: taken from the settings */
   int32_t no_rewire;        /* 1: bytes never go by way of other workers around a slow link */
@@ -207,9 +208,9 @@ WARREN_API warren_code warren_create(const warren_options* options, warren_comm*
 /* The collective end of the job: returns when all ranks have entered it. Outstanding calls are completed first. Only on
  * what warren_create made. */
 WARREN_API warren_code warren_finalize(warren_comm* comm);
-/* This worker's place is needed elsewhere (its machine is about to be taken away): returns at once; what is under way
- * is finished, no other call begins, and within `within_ms` the worker leaves and its process ends with code 75. The
- * job keeps its place for its next life. With on_rollback "error" calls fail with WARREN_CLOSED instead. From any
+/* This worker is to leave, because its machine is about to be taken away. Returns at once; what is under way is
+ * finished, and no other call begins. Within `within_ms` the worker leaves, and its process ends with exit code 75. The
+ * job keeps its rank for its next life. With on_rollback "error" calls fail with WARREN_CLOSED instead. From any
  * thread, not from a signal handler; the setting on_sigterm does it for SIGTERM, `warren run` for its workers. Only on
  * what warren_create made. */
 WARREN_API warren_code warren_drain(warren_comm* comm, int64_t within_ms);
@@ -226,8 +227,8 @@ WARREN_API int32_t warren_world_size(const warren_comm* comm);
 /* Position among the ranks of this communicator on the same host, and how many they are. */
 WARREN_API int32_t warren_local_rank(const warren_comm* comm);
 WARREN_API int32_t warren_local_size(const warren_comm* comm);
-/* Mode shrink: the least number of workers that the job goes on with; its ranks are places, which stay as they are, and
- * world_size is how many there are. 0: the job waits for workers that are lost. */
+/* Mode shrink: the least number of workers that the job continues with. Its ranks stay as they are, and world_size is
+ * how many there are. 0: the job waits for workers that are lost. */
 WARREN_API int32_t warren_min_workers(const warren_comm* comm);
 /* Whose inputs are in a result: the ranks that took part, rising, the same on all ranks and in all lives. All of them,
  * but in mode shrink, where an average is over them too. Of the collective of this communicator whose blocking call, or
@@ -402,7 +403,7 @@ WARREN_API warren_code warren_group(warren_comm* comm, const char* name, const i
  *  - a name stands for one call: another collective, count, type, operation or root under it is WARREN_DESYNC;
  *  - it is made on what warren_create made, or on what was split from that before load_checkpoint;
  *  - results stay in the log (log_memory_bytes, log_disk_bytes) until the end of the job: a process calls at most 1024,
- *    with 1 GiB of results, else WARREN_EXHAUSTED. A result of which all copies are lost rolls the job back, and all
+ *    with 1 GiB of results, else WARREN_EXHAUSTED. A result of which all replicas are lost rolls the job back, and all
  *    processes make their set-up rounds again;
  *  - with replicas 0 nothing is kept: it is a round like any other. */
 /* Whether the job knows a set-up round of this name: it was begun, and not lost since. */
@@ -418,13 +419,13 @@ WARREN_API warren_code warren_meets_round(warren_comm*, const uint64_t* sites, s
  * name, so that errors can tell it. From any thread. */
 WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* function);
 
-/* Mode shrink (the setting `mode`). When workers are lost the job waits for them for grace_ms, and goes on without them
- * if min_workers are left. A round that was under way is then either the one that it was, if those who are left hold
- * all of its result, or it is made again from the inputs of those who are left. Who was lost comes in again, under its
- * rank, after the next checkpoint is committed: its warren_create returns then, it loads that checkpoint, gets the
- * results since from the log, and contributes from there on; a spare may come in its place. With max_workers the job
- * may begin so, with ranks that nobody has had, and whoever comes later comes in likewise. docs/elasticity.md tells how
- * programs use it. There are allreduce and barrier on what warren_create made, load_checkpoint, checkpoint without
+/* Mode shrink (the setting `mode`). When workers are lost the job waits for them for grace_ms, and continues without
+ * them if min_workers are left. A round that was under way stays the one that it was, if the workers that are left hold
+ * all of its result. Otherwise it is made again from their inputs. A worker that was lost comes in again, under its
+ * rank, after the next checkpoint is committed. Its warren_create returns then. It loads that checkpoint, gets the
+ * results since from the log, and contributes from there on. A spare may come in for it. With max_workers the job may
+ * begin so, with ranks that nobody has had, and later workers come in likewise. docs/elasticity.md tells how programs
+ * use it. There are allreduce and barrier on what warren_create made, load_checkpoint, checkpoint without
  * local state, and finalize, in which all who are there take part; all else is WARREN_INVALID_ARGUMENT: other
  * collectives, messages, split and group, set-up rounds, prepare functions, wire types, buffers on a GPU, fusion, lazy
  * checkpoints.
@@ -440,8 +441,8 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
  *
  * A checkpoint of states on a GPU returns when they are copied within it (this rank's share of the global one, and the
  * local one; to memory of the CPU where they do not fit into device_snapshot_bytes): the program may write to them.
- * They come to the log while it goes on; the next checkpoint, and finalize, wait for that. Should the log have no room
- * for them, the program's next call fails with WARREN_EXHAUSTED and is not made; after it they try again.
+ * They come to the log while it continues; the next checkpoint, and finalize, wait for that. Should the log have no
+ * room for them, the program's next call fails with WARREN_EXHAUSTED and is not made; after it they try again.
  *
  * Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
  * place", and must not overlap it otherwise. On failure outputs are undefined. handle NULL: the call blocks; otherwise
@@ -515,7 +516,7 @@ WARREN_API warren_code warren_free(warren_comm*, void* memory);
 /* Point to point. Messages between two ranks with one tag (0 .. 2^31 - 1) arrive in order; count and type must agree.
  * A message is received before the checkpoint that follows it, else the job ends with an error. A large send waits for
  * its receive, for a second or two; then it returns, as the log has the message. With replicas 0 it waits on. When a
- * send has returned, the buffer is free and the message goes on by itself, also again to a lost receiver's next life,
+ * send has returned, the buffer is free. The message travels by itself, also again to a lost receiver's next life,
  * whatever the sender does meanwhile, up to destroying the communicator. What was not received when its receiver
  * destroys the communicator is dropped.
  */
@@ -527,7 +528,7 @@ WARREN_API warren_code warren_recv(warren_comm*, void* buffer, size_t count, war
 /* Waits for the call and returns its result; again, the same. */
 WARREN_API warren_code warren_wait(warren_handle*);
 /* Waits for the call for `timeout_ms` milliseconds at most. *finished: 1 when the call has finished, whose result is
- * returned; else 0, with WARREN_OK: it goes on, and may be waited for again. */
+ * returned; else 0, with WARREN_OK: it continues, and may be waited for again. */
 WARREN_API warren_code warren_wait_for(warren_handle*, int64_t timeout_ms, int32_t* finished);
 /* *finished: 1 when the call has finished (then the result is warren_wait's), else 0. Does not block. */
 WARREN_API warren_code warren_test(warren_handle*, int32_t* finished);

@@ -379,7 +379,7 @@ struct Options {
   LogQueue* log_queue = nullptr;      // lines wait there instead. There until create() has returned
   std::optional<LogLevel> log_level;  // least level that is logged
   std::string domain_id;              // equal for what dies together
-  std::optional<int> replicas;        // copies of what is logged, in distinct failure domains; 0: no fault tolerance
+  std::optional<int> replicas;        // replicas of what is logged, in distinct failure domains; 0: no fault tolerance
   std::string log;                    // "memory", "async" or "sync": when results are written to data_dir
   std::int64_t log_memory_bytes = 0;  // this rank's part of the log in memory
   std::string data_dir;               // directory for this host's log and checkpoints
@@ -390,10 +390,10 @@ struct Options {
   std::string on_rollback;                   // "exit": the process exits with code 77; "error": calls fail
   std::optional<std::int64_t> fusion_bytes;  // of a round that small asynchronous allreduces share; 0: none
   std::string timeline;                      // a file that gets a Chrome trace of calls, rounds and recoveries
-  // For so long a rank may hold up the others until a spare takes its place; 0: for ever.
+  // For so long a rank may hold up the others until a spare takes it; 0: for ever.
   std::optional<std::chrono::milliseconds> replace_after_ms;
-  std::string mode;     // "wait" for workers that were lost, or "shrink": go on without them
-  int min_workers = 0;  // mode shrink: with how few the job goes on
+  std::string mode;     // "wait" for workers that were lost, or "shrink": continue without them
+  int min_workers = 0;  // mode shrink: with how few the job continues
   std::optional<std::chrono::milliseconds> grace_ms;  // mode shrink: for how long it waits for them before
   bool no_rewire = false;                             // bytes never go by way of other workers around a slow link
   int max_workers = 0;  // mode shrink, in place of world_size: how many the job may have, which begins with fewer
@@ -1039,7 +1039,7 @@ class Calls {
 
   // ---- point to point: messages between two ranks with one tag (0 … 2^31 − 1) arrive in order -------------------
   // Size and type must agree. A large send() waits for its recv(), for a moment (c_api.h). Once it has returned, the
-  // message goes on by itself, even where the communicator is destroyed. What was not received when its receiver
+  // message travels by itself, even where the communicator is destroyed. What was not received when its receiver
   // destroys the communicator is dropped.
 
   template <InputRange In>
@@ -1217,7 +1217,7 @@ class Communicator : public Calls {
   // Position among the ranks of this communicator on the same host, and how many they are.
   [[nodiscard]] int local_rank() const { return warren_local_rank(get()); }
   [[nodiscard]] int local_size() const { return warren_local_size(get()); }
-  // Mode shrink: with how few workers the job goes on. 0: it waits for those that are lost.
+  // Mode shrink: with how few workers the job continues. 0: it waits for those that are lost.
   [[nodiscard]] int min_workers() const { return warren_min_workers(get()); }
   // Whose inputs are in the result of the collective of this communicator whose call, or whose Handle::wait(), was the
   // last to return: rising, the same on all ranks and in all lives. All ranks, but in mode shrink.
@@ -1382,9 +1382,8 @@ class Communicator : public Calls {
   // The collective end of the job: completes what is outstanding and returns when all ranks have entered it. Only on
   // what create() made.
   [[gnu::always_inline]] void finalize() { detail::check(warren_finalize(get())); }
-  // This worker's place is needed elsewhere: what is under way is finished, no other call begins, and the process ends
-  // with code 75 within that time; the job keeps its place for its next life. From any thread. Only on what create()
-  // made.
+  // This worker is to leave: what is under way is finished, and no other call begins. The process ends within that time
+  // with exit code 75. The job keeps its rank for its next life. From any thread. Only on what create() made.
   void drain(std::chrono::milliseconds within) { detail::check(warren_drain(get(), within.count())); }
   // Gives this worker's life in the job up: calls that are under way, and all that follow, throw ErrorCode::closed with
   // this reason; the other ranks wait for its next life. From any thread, beside calls and in callbacks.

@@ -12,8 +12,8 @@ namespace warren::detail {
 }  // namespace warren::detail
 
 // WARREN_CHECK(condition, why): `why` is a string literal that says what must hold, with the invariant's number
-// (I1-I10) where there is one. Never use it on what a peer, a file or a user supplied: that is validated, with a
-// Status.
+// (I1-I10, docs/invariants.md) where there is one. Never use it on what a peer, a file or a user supplied: that is
+// validated, with a Status.
 #define WARREN_CHECK(condition, why)                                       \
   do {                                                                     \
     if (!(condition)) [[unlikely]]                                         \

@@ -30,7 +30,8 @@ using Incarnation = Id<struct IncarnationTag, std::uint64_t>;
 using Term = Id<struct TermTag, std::uint64_t>;
 // Raised by each rollback.
 using Timeline = Id<struct TimelineTag, std::uint32_t>;
-// Where rounds stand: 0, the preamble, before the program has loaded; then 1 + how many checkpoints it has taken.
+// Where rounds stand: 0, the preamble, before the program has loaded; then 1 + how many checkpoints it has taken. So it
+// is one more than the version of docs/glossary.md, which people read: texts for them subtract 1.
 using Version = Id<struct VersionTag, std::uint64_t>;
 inline constexpr Version kPreamble{0};
 // What the program calls version v is Version(v + 1): see above.
@@ -45,7 +46,7 @@ using GroupId = Id<struct GroupTag, std::uint64_t>;
 inline constexpr GroupId kWorldGroup{0};
 inline constexpr Rank kNoRank{-1};
 
-// The name of one round (DESIGN: round).
+// The name of one round.
 struct RoundId {
   Timeline timeline;
   GroupId group;

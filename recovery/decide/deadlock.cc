@@ -34,8 +34,15 @@ bool needs_all(const wire::CurrentRound& r) {
     case Collective::kReduceScatter:
     case Collective::kReduceScatterv:
     case Collective::kAllToAll: return r.count() != 0;
-    default: return false;
+    case Collective::kReduce:
+    case Collective::kBroadcast:
+    case Collective::kAllgatherv:
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kPoint:
+    case Collective::kAllToAllv: return false;
   }
+  return false;
 }
 
 const wire::BegunRounds* begun_in(const RankReport& report, std::uint64_t group) {

@@ -551,8 +551,9 @@ std::vector<StragglerWatch::Change> StragglerWatch::look(const std::vector<Verdi
     c.verdict = v;
     c.missed = 0;
     ++c.found;
-    const bool silence = v.blame == Blame::kHung || v.blame == Blame::kCutOff;
-    if (c.stands || c.found < (silence ? 1 : kLooksToStand)) continue;
+    // Both are found by a silence or a standstill that has lasted for several looks.
+    const bool stands_at_once = v.blame == Blame::kHung || v.blame == Blame::kCutOff;
+    if (c.stands || c.found < (stands_at_once ? 1 : kLooksToStand)) continue;
     c.stands = true;
     changes.push_back({true, v, 0});
   }
@@ -563,8 +564,9 @@ std::vector<StragglerWatch::Change> StragglerWatch::look(const std::vector<Verdi
       c.found = 0;
       ++c.missed;
     }
-    const bool silence = c.verdict.blame == Blame::kHung;
-    if (again || (c.stands && c.missed < (silence ? 1 : kLooksToEnd))) {
+    // One heartbeat ends a silence. A rank that is cut off may be so again.
+    const bool falls_at_once = c.verdict.blame == Blame::kHung;
+    if (again || (c.stands && c.missed < (falls_at_once ? 1 : kLooksToEnd))) {
       ++it;
       continue;
     }

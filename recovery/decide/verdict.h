@@ -78,8 +78,9 @@ struct Verdict {
 // limits::kMaxRoundsPerHeartbeat.
 [[nodiscard]] std::vector<std::string> explain_waits(std::span<const Testimony> all, const StragglerLimits& limits);
 
-// Verdicts with hysteresis: one stands after it was found in several looks in a row (a silence at once, as its limit is
-// a time already), and until it was not found in several more.
+// Verdicts with hysteresis. A slow rank or link stands after it was found in 3 looks in a row, and falls after 5 looks
+// without it. Hung and cut off stand at once, as each was found by a time: a silence, or a window in which nothing
+// moved. Hung also falls at once, by the first heartbeat; cut off falls after 5 looks.
 class StragglerWatch {
  public:
   struct Standing {

@@ -1,4 +1,4 @@
-// How generations end, and what time does to a job. How they begin is in tracker/planning.cc, what messages do in
+// How generations end, and what time does to a job. How they begin is in planning.cc, what messages do in
 // tracker_machine.cc.
 #include <algorithm>
 #include <utility>
@@ -554,10 +554,9 @@ std::vector<Testimony> TrackerMachine::testimonies(TimeMs now) const {
   return all;
 }
 
-// Says each finding, and then acts on it (tracker/replace.cc, tracker/rewire.cc).
+// Says each finding, and then acts on it (replace.cc, rewire.cc).
 void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
-  // Who has lost a link waits for what will not come.
-  // Nor is a program slow whose links never come up.
+  // A rank that lost a link waits in vain. A rank whose links never come up is not slow. Neither is judged.
   const bool futile = std::ranges::any_of(futile_, [](const auto& f) { return is_unusable(f.second); });
   if (!evidence_.empty() || futile || now < judge_from_) return;
   const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };

@@ -1,5 +1,5 @@
 // How generations begin: when a plan is made, from what it starts, and with whom. The plan's contents are made by
-// PlanMaker (tracker/plan_maker.h).
+// PlanMaker (plan_maker.h).
 #include <algorithm>
 #include <memory>
 #include <set>

@@ -1,5 +1,5 @@
 // Workers' promises to this tracker: to obey it, and no tracker of a lower term. A tracker that knows a plan decides
-// nothing before more than half of the plan's workers have promised (DESIGN section 6).
+// nothing before more than half of the plan's workers have promised (docs/invariants.md, "Trackers").
 #pragma once
 
 #include <cstddef>

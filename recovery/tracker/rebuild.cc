@@ -65,8 +65,25 @@ std::uint64_t plan_said(const wire::Envelope& e) {
     case wire::Envelope::kVote: return e.vote().generation();
     case wire::Envelope::kLogGap: return e.log_gap().generation();
     case wire::Envelope::kLeave: return e.leave().generation();
-    default: return 0;
+    case wire::Envelope::kJoin:
+    case wire::Envelope::kStopped:
+    case wire::Envelope::kLoad:
+    case wire::Envelope::kKnown:
+    case wire::Envelope::kForget:
+    case wire::Envelope::kWelcome:
+    case wire::Envelope::kRefused:
+    case wire::Envelope::kPlan:
+    case wire::Envelope::kInterrupt:
+    case wire::Envelope::kFinished:
+    case wire::Envelope::kHeartbeatReply:
+    case wire::Envelope::kLoaded:
+    case wire::Envelope::kCommitted:
+    case wire::Envelope::kTell:
+    case wire::Envelope::kCalled:
+    case wire::Envelope::kForgotten:
+    case wire::Envelope::BODY_NOT_SET: return 0;
   }
+  return 0;
 }
 
 // As a member, or as who has left and serves.

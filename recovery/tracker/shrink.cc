@@ -28,7 +28,7 @@ std::size_t TrackerMachine::count_vacant() const {
 }
 
 // Once no more have come for the grace time. Not before a round timeout: should this tracker's journal have been lost,
-// its job's members are heard by then, and with them it goes on (tracker/rebuild.cc). And what disks know of a job is
+// its job's members are heard by then, and with them it goes on (rebuild.cc). And what disks know of a job is
 // not left behind with the machines of those who have not come yet.
 std::optional<TimeMs> TrackerMachine::begins_from() const {
   const bool known = std::ranges::any_of(waiting_, [](const auto& w) { return w.second.held.has_value(); });

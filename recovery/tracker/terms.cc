@@ -1,4 +1,4 @@
-// Whether this tracker may decide: terms, and what workers have promised (tracker/promises.h).
+// Whether this tracker may decide: terms, and what workers have promised (promises.h).
 #include <algorithm>
 #include <utility>
 

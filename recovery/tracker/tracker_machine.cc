@@ -1,5 +1,5 @@
-// The effects of messages on a job. Joins are in tracker/joins.cc; how generations begin and end is in
-// tracker/planning.cc and tracker/generations.cc.
+// The effects of messages on a job. Joins are in joins.cc; how generations begin and end is in
+// planning.cc and generations.cc.
 #include "recovery/tracker/tracker_machine.h"
 
 #include <algorithm>
@@ -216,7 +216,20 @@ void TrackerMachine::take(Incarnation who, const wire::Envelope& e, TimeMs now, 
     case wire::Envelope::kLoad: return on_load(who, effects);
     case wire::Envelope::kVote: return on_vote(who, e.vote(), now, effects);
     case wire::Envelope::kLogGap: return on_log_gap(who, e.log_gap(), now, effects);
-    default: return count(Transition::out_of_turn);
+    case wire::Envelope::kKnown:
+    case wire::Envelope::kForget:
+    case wire::Envelope::kWelcome:
+    case wire::Envelope::kRefused:
+    case wire::Envelope::kPlan:
+    case wire::Envelope::kInterrupt:
+    case wire::Envelope::kFinished:
+    case wire::Envelope::kHeartbeatReply:
+    case wire::Envelope::kLoaded:
+    case wire::Envelope::kCommitted:
+    case wire::Envelope::kTell:
+    case wire::Envelope::kCalled:
+    case wire::Envelope::kForgotten:
+    case wire::Envelope::BODY_NOT_SET: return count(Transition::out_of_turn);
   }
 }
 
@@ -343,9 +356,10 @@ void TrackerMachine::on_link_broken(Incarnation who, const wire::LinkBroken& b, 
   log(Severity::kWarning, "link_broken", name(*rank) + " lost its link to " + name(peer) + ": " + b.evidence(), effects,
       {{"rank", std::to_string(*rank)}, {"peer", std::to_string(peer)}});
   if (evidence_.empty()) {
-    const bool waits_for_it = spares_.empty() && !shrinks();
+    // A lost rank's own next life is waited for: nobody stands by.
+    const bool nobody_stands_by = spares_.empty() && !shrinks();
     if (!noticed_) noticed_ = now;
-    evidence_due_ = now + std::min(waits_for_it ? kEvidenceMs : kEvidenceWithSparesMs, interval_ms());
+    evidence_due_ = now + std::min(nobody_stands_by ? kEvidenceMs : kEvidenceWithSparesMs, interval_ms());
     arm(evidence_due_);
   }
   evidence_.push_back({*rank, peer, b.evidence()});

@@ -10,7 +10,7 @@
 //    new life.
 // When no life survives from one plan to the next, the timeline rises.
 //
-// Spares: who says that it waits, and finds no place, is no candidate but a spare (tracker/spares.cc). It repeats its
+// Spares: who says that it waits, and finds no place, is no candidate but a spare (spares.cc). It repeats its
 // join for as long as it waits; nothing of it is in the journal.
 //
 // Places: the newest plan gives each rank to a worker id, and that worker gets it back in its next life. A worker id
@@ -18,7 +18,7 @@
 // job has been gathering for a round timeout and still lacks it; nobody waits beyond the number of places that are
 // free.
 //
-// Rules this machine keeps (DESIGN.md section 6, I6, I7):
+// Rules this machine keeps (docs/invariants.md, "Generations", "Trackers", I6, I7):
 //  - A generation's plan is persisted before it is announced; generations only rise, also over restarts.
 //  - A message of an incarnation that is not the worker's current one changes nothing and is answered with
 //  Refused(closed).
@@ -39,9 +39,9 @@
 //    once if the job resumes and a member has survived; otherwise when the place's worker has not come back within a
 //    round timeout. Never where the failure domains that are left could not be sure to hold what was logged.
 //  - A rank that holds up the others is asked to leave its place to a spare only where one may take it, one rank at a
-//    time, by the name of its life, and with long pauses (tracker/replace.cc). Its worker's next life waits in turn.
+//    time, by the name of its life, and with long pauses (replace.cc). Its worker's next life waits in turn.
 //  - The bytes of a slow link go by way of others (settings.rewire) from one plan to the next, as long as the lives at
-//    its ends are the same; seldom, and never again where that did not help (tracker/rewire.cc).
+//    its ends are the same; seldom, and never again where that did not help (rewire.cc).
 //  - Where bits may change (settings.reorders), the ring visits hosts in another order around such a link: from a
 //    version on that no rank can have begun, nor can before all have the plan that says so (I1, I2, I6).
 //  - Where the job may shrink (settings.min_workers), it goes on without lost ranks once those that are left have
@@ -49,10 +49,10 @@
 //    timeline to the next: what is computed with other inputs has other names (I2, I6). It may also begin so
 //    (settings.elastic_start), with places that nobody has had.
 //  - Where the committed version is lost, the job is: nobody waits for what cannot come. All members hear it, and so do
-//    those who join later, until one of them holds something of the job, or its name is freed (tracker/lost.cc).
+//    those who join later, until one of them holds something of the job, or its name is freed (lost.cc).
 //  - Where full logs have given up results that a new life would need, no plan has a new life: what is not committed is
-//    undone, or the job ends if nothing is; in a job that may shrink new lives wait (tracker/given_up.cc).
-//  - Who is preempted and is the last of its host may go on serving what the host has logged (tracker/servers.cc): its
+//    undone, or the job ends if nothing is; in a job that may shrink new lives wait (given_up.cc).
+//  - Who is preempted and is the last of its host may go on serving what the host has logged (servers.cc): its
 //    failure domain does not count as lost meanwhile, and nothing that is logged relies on it for longer than it takes
 //    to log it again elsewhere.
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
@@ -337,7 +337,7 @@ class TrackerMachine {
   void on_vote(Incarnation who, const wire::Vote& vote, TimeMs now, Effects& effects);
   void on_log_gap(Incarnation who, const wire::LogGap& gap, TimeMs now, Effects& effects);
 
-  // Results that full logs have given up (tracker/given_up.cc).
+  // Results that full logs have given up (given_up.cc).
   [[nodiscard]] bool counts(const GivenUp& given_up) const;
   // Of which anybody has told; nothing: a new life finds all that it needs, as far as is known.
   [[nodiscard]] std::optional<Lack> lack() const;
@@ -349,7 +349,7 @@ class TrackerMachine {
   bool gives_way_to_new_lives(TimeMs now, Effects& effects);
   void undo_unprotected(const std::string& what, TimeMs now, Effects& effects);
 
-  // Nothing to go on from (tracker/lost.cc).
+  // Nothing to go on from (lost.cc).
   void on_checkpoint_lost(std::size_t rank, const wire::LogGap& gap, TimeMs now, Effects& effects);
   void lose_job(Code code, const std::string& what, TimeMs now, Effects& effects);
   [[nodiscard]] bool lost() const { return interrupt_.ends_job(); }
@@ -458,7 +458,7 @@ class TrackerMachine {
   }
   [[nodiscard]] std::int64_t replacement_pause_ms() const;
 
-  // After each look at stragglers (tracker/rewire.cc).
+  // After each look at stragglers (rewire.cc).
   void rewire(const std::vector<Verdict>& found, TimeMs now, Effects& effects);
   void foresee_ways(std::vector<StragglerWatch::Standing>& standing, TimeMs now) const;
   // Of plan_, whose members are known.
@@ -482,7 +482,7 @@ class TrackerMachine {
   [[nodiscard]] bool reorders() const { return settings_.reorders() && rewires(); }
   [[nodiscard]] std::int64_t rewire_after_ms() const;
 
-  // Links that end one generation after the other, in which nothing gets done (tracker/unusable.cc).
+  // Links that end one generation after the other, in which nothing gets done (unusable.cc).
   struct Futile {
     int generations = 0;
     std::optional<TimeMs> since;  // the first one began
@@ -496,7 +496,7 @@ class TrackerMachine {
   void set_apart(Effects& effects);
   void look_at_futile(const wire::Plan& before);
 
-  // Going on without lost ranks, and with those that come (tracker/shrink.cc).
+  // Going on without lost ranks, and with those that come (shrink.cc).
   [[nodiscard]] bool shrinks() const { return settings_.min_workers() != 0; }
   [[nodiscard]] bool absent(std::size_t rank) const;
   [[nodiscard]] std::size_t count_absent() const;
@@ -520,7 +520,7 @@ class TrackerMachine {
   void take_in(TimeMs now, Effects& effects);
   void fall_behind(std::size_t rank, const wire::Report& r, TimeMs now, Effects& effects);
 
-  // Lives that have left and serve (tracker/servers.cc).
+  // Lives that have left and serve (servers.cc).
   [[nodiscard]] bool may_serve(std::size_t rank) const;
   // Others are there, or serve, that have mapped what this rank has logged.
   [[nodiscard]] bool others_answer_for(std::size_t rank) const;
@@ -558,7 +558,7 @@ class TrackerMachine {
   void lose(std::size_t rank);                        // its life is over
   void forget_unused_settings();                      // whose workers are all gone
   void maybe_plan(TimeMs now, Effects& effects);
-  // Beginning a generation (tracker/planning.cc). Ranks are by worker id.
+  // Beginning a generation (planning.cc). Ranks are by worker id.
   using Ranks = std::map<std::string, Rank>;
   bool follow_plan(bool whole, Ranks& ranks, PlanStart& start, TimeMs now, Effects& effects);
   bool find_start(bool survived, PlanStart& start, TimeMs now, Effects& effects);

@@ -1,5 +1,5 @@
 // What survives an interrupt, and which version of the program is safe to start from: reports, loads, votes, commits.
-// Other messages are in tracker_machine.cc, and how generations begin and end in tracker/generations.cc.
+// Other messages are in tracker_machine.cc, and how generations begin and end in generations.cc.
 #include <algorithm>
 #include <list>
 #include <utility>

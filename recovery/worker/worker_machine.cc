@@ -523,11 +523,25 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
       }
       if (e.heartbeat_reply().has_leave()) on_leave_request(e.heartbeat_reply().leave(), now, effects);
       return;
-    default: return count(Transition::kOutOfTurn);
+    case wire::Envelope::kJoin:
+    case wire::Envelope::kHeartbeat:
+    case wire::Envelope::kLinkBroken:
+    case wire::Envelope::kRoundFailed:
+    case wire::Envelope::kStopped:
+    case wire::Envelope::kLeave:
+    case wire::Envelope::kReport:
+    case wire::Envelope::kLoad:
+    case wire::Envelope::kVote:
+    case wire::Envelope::kLogGap:
+    case wire::Envelope::kKnown:
+    case wire::Envelope::kForget:
+    case wire::Envelope::kForgotten:
+    case wire::Envelope::BODY_NOT_SET: return count(Transition::kOutOfTurn);
   }
 }
 
-// Nobody is obeyed whose term is lower than one that was heard of, or as high and another tracker's (DESIGN section 6).
+// Nobody is obeyed whose term is lower than one that was heard of, or as high and another tracker's
+// (docs/invariants.md, "Trackers").
 bool WorkerMachine::obeys(const wire::Envelope& e, TimeMs now, std::vector<WorkerEffect>& effects) {
   const Term term(e.term());
   // The same tracker's term only rises; its refusals without a term come from before it looks at the job.

@@ -1,4 +1,5 @@
-"""Who may include whom (DESIGN section 2), what the public headers may show, and that recovery/ stays pure."""
+"""Who may include whom (docs/architecture.md, "The rooms"), what the public headers may show, and that recovery/ stays
+pure."""
 
 import pathlib
 import re
@@ -136,6 +137,6 @@ def check(root: pathlib.Path) -> list[str]:
         if name.parts[0] in FOLDERS:
             problems += _check_file(name, (root / name).read_text())
         elif len(name.parts) > 1:
-            problems.append(f"{name}: the folder {name.parts[0]}/ is not in DESIGN's table; add it to "
-                            "scripts/checks/includes.py with what it may include")
+            problems.append(f"{name}: the folder {name.parts[0]}/ is in no table; add it to scripts/checks/includes.py "
+                            "with what it may include")
     return problems

@@ -103,7 +103,9 @@ TEST(Scenario, AProcessThatDiesBetweenTwoGenerationsIsNotWaitedForUntilItIsSilen
     // logged.)
     options.algorithm = "ring";
     options.collective = Collective::kAllreduce;
-    options.groups = false;
+    options.groups = options.lends = false;
+    // Nor from a mirror: a rank that reads its state there asks nobody.
+    options.disks = false;
     // The first death makes a generation end, the second strikes as the next one begins.
     SimOptions first = options;
     const SimOutcome whole = simulate(options);
@@ -156,7 +158,7 @@ TEST(Scenario, NewProcessesAskForDifferentCallsAtOnePlace) {
   EXPECT_EQ(found, met);
 }
 
-// DESIGN section 12, scenario 0: the owner, or its machine, is lost after a peer has returned.
+// The owner, or its machine, is lost after a peer has returned (docs/invariants.md, I1 and I3).
 TEST(Scenario, TheOwnersMachineIsLostAfterOneRankReturned) {
   const std::vector<std::vector<std::string>> placements = {
       {"a", "a"}, {"a", "a", "b", "b"}, {"a", "a", "a", "b"}, {"a", "b", "c"}};

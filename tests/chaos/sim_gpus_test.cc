@@ -38,7 +38,9 @@ TEST(Gpus, EveryInvariantHolds) {
 TEST(Gpus, WithoutFaultsOneGenerationIsEnough) {
   std::uint64_t exchanged = 0;
   for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
-    const SimOutcome o = simulate(exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed * kNcclFails + kNcclWell));
+    SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed);
+    options.gpus_fail = false;
+    const SimOutcome o = simulate(options);
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
     EXPECT_EQ(tracker(o, "interrupted"), 0u) << "seed " << seed;
     exchanged += o.exchanged;
@@ -49,8 +51,10 @@ TEST(Gpus, WithoutFaultsOneGenerationIsEnough) {
 // NCCL fails, and brings other bits, in ranks that live: it costs generations, and no results.
 TEST(Gpus, NcclFailsAndTheJobGoesOn) {
   std::uint64_t interrupts = 0, exchanged = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(30); ++seed) {
-    const SimOutcome o = simulate(exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed * kNcclFails));
+  for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
+    SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed);
+    options.gpus_fail = true;
+    const SimOutcome o = simulate(options);
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
     EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
     interrupts += tracker(o, "interrupted");
@@ -64,7 +68,8 @@ TEST(Gpus, NcclFailsAndTheJobGoesOn) {
 TEST(Gpus, ARankDiesAtAnyMoment) {
   std::uint64_t exchanged = 0;
   for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
-    SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed * kNcclFails + kNcclWell);
+    SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed);
+    options.gpus_fail = false;
     options.deaths.push_back(at_some_moment(seed, 2));
     options.deaths.back().with_host = seed % 5 == 0;
     const SimOutcome o = simulate(options);
@@ -79,7 +84,8 @@ TEST(Gpus, ARankDiesAtAnyMoment) {
 TEST(Loans, WithoutFaultsOneGenerationIsEnough) {
   std::uint64_t lent = 0, from_gpus = 0, copied = 0;
   for (std::uint64_t seed = 1; seed <= seeds(15); ++seed) {
-    SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed * kNcclFails + kNcclWell);
+    SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed);
+    options.gpus_fail = false;
     // The first calls of a life have nothing mapped.
     options.many_versions = true;
     const SimOutcome o = simulate(options);
@@ -98,7 +104,8 @@ TEST(Loans, WithoutFaultsOneGenerationIsEnough) {
 TEST(Loans, ARankDiesAtAnyMoment) {
   std::uint64_t lent = 0, from_gpus = 0, interrupts = 0, came_home = 0, fell = 0, failed = 0;
   for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
-    SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed * kNcclFails);
+    SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed);
+    options.gpus_fail = true;
     options.deaths.push_back(at_some_moment(seed, 2));
     const SimOutcome o = simulate(options);
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
@@ -122,7 +129,8 @@ TEST(Loans, ARankDiesAtAnyMoment) {
 TEST(Loans, AmongSeveralHosts) {
   std::uint64_t lent = 0, taken_up = 0, sent_on = 0, copied = 0, handed_on = 0;
   for (std::uint64_t seed = 1; seed <= seeds(16); ++seed) {
-    SimOptions options = lending_apart(seed * kNcclFails + kNcclWell);
+    SimOptions options = lending_apart(seed);
+    options.gpus_fail = false;
     options.many_versions = true;
     const SimOutcome o = simulate(options);
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
@@ -143,7 +151,8 @@ TEST(Loans, AmongSeveralHosts) {
 TEST(Loans, ARankOfSeveralHostsDiesAtAnyMoment) {
   std::uint64_t lent = 0, taken_up = 0, sent_on = 0, handed_on = 0, interrupts = 0, came_home = 0;
   for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
-    SimOptions options = lending_apart(seed * kNcclFails);
+    SimOptions options = lending_apart(seed);
+    options.gpus_fail = true;
     options.deaths.push_back(at_some_moment(seed, 3));
     const SimOutcome o = simulate(options);
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;

@@ -64,7 +64,7 @@ TEST(Shrink, NobodyIsGivenUpWhereNothingGoesWrong) {
   }
 }
 
-// DESIGN section 12, scenario 1: a ring of three, of which any rank dies at each of its frames, so also when exactly
+// A ring of three, of which any rank dies at each of its frames, so also when exactly
 // one segment is final; and another one as the rest runs the round again.
 TEST(Shrink, ARingLosesARankAndAnotherInTheRerun) {
   std::uint64_t finished = 0, dropped = 0, twice = 0;
@@ -307,6 +307,8 @@ TEST(Shrink, TheTrackerDiesBeforeEachEffect) {
 TEST(Shrink, WhoCannotLoadIsNotCalledAgainWhileThatVersionStands) {
   SimOptions options;
   options.seed = 2519;
+  options.chances = {{Chance::spares, 0},   {Chance::spares_more, 2}, {Chance::spares_at, 209}, {Chance::follows, 0},
+                     {Chance::replaces, 0}, {Chance::sees, 2},        {Chance::shrinks, 0}};
   const SimOutcome o = simulate(options);
   EXPECT_EQ(o.verdict, "") << o.setting;
   EXPECT_GT(tracker(o, "newcomer_cannot_load"), 0u);

@@ -65,9 +65,22 @@ constexpr std::size_t kStreamedBytes = kDeviceChunkBytes;
 constexpr std::uint64_t kLeastBlockBytes = std::uint64_t{128} << 10;
 
 bool comes_in_blocks(Collective collective) {
-  return collective == Collective::kAllgather || collective == Collective::kAllgatherv ||
-         collective == Collective::kGather || collective == Collective::kAllToAll ||
-         collective == Collective::kAllToAllv;
+  switch (collective) {
+    case Collective::kAllgather:
+    case Collective::kAllgatherv:
+    case Collective::kGather:
+    case Collective::kAllToAll:
+    case Collective::kAllToAllv: return true;
+    case Collective::kAllreduce:
+    case Collective::kReduce:
+    case Collective::kBroadcast:
+    case Collective::kBarrier:
+    case Collective::kReduceScatter:
+    case Collective::kReduceScatterv:
+    case Collective::kScatter:
+    case Collective::kPoint: return false;
+  }
+  return false;
 }
 
 // Whether the round runs while its buffers, of so many bytes, move. One that is narrowed on the CPU is so as a whole,
@@ -87,8 +100,16 @@ bool read_on_gpus(const CallSpec& spec) {
     case Collective::kReduceScatterv: return reduced_as(spec.type, spec.op).has_value();
     case Collective::kAllgather:
     case Collective::kAllgatherv: return true;
-    default: return false;
+    case Collective::kReduce:
+    case Collective::kBroadcast:
+    case Collective::kBarrier:
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kAllToAll:
+    case Collective::kPoint:
+    case Collective::kAllToAllv: return false;
   }
+  return false;
 }
 
 // Whether the elements of all shares of a call with a wire type follow each other on the GPU: none but the last is

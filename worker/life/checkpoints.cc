@@ -83,10 +83,10 @@ void Checkpoints::follow(std::uint64_t run, Version version, Timeline timeline) 
   follow_ = Follow{run, key, engine_.fetch(std::move(want)), {}};
 }
 
-std::optional<Checkpoints::Followed> Checkpoints::take_followed() {
+std::optional<machine_event::Followed> Checkpoints::take_followed() {
   if (!follow_ || !follow_->done || follow_->told) return std::nullopt;
   follow_->told = true;
-  return Followed{follow_->key.round.version, follow_->key.round.timeline};
+  return machine_event::Followed{follow_->key.round.version, follow_->key.round.timeline};
 }
 
 bool Checkpoints::has_followed(const worker_effect::Loaded& what) const {
@@ -420,7 +420,7 @@ Ranges Checkpoints::duty(const Known& of) const {
   std::vector<std::uint32_t> domains;
   for (const Rank r : plan.present) domains.push_back(plan.domains[static_cast<std::size_t>(r.value)]);
   const auto self = static_cast<std::uint32_t>(std::ranges::find(plan.present, plan.self) - plan.present.begin());
-  return shard_duty(self, of.global_bytes, domains, plan.replicas);
+  return ShardHolders(domains, plan.replicas).duty(self, of.global_bytes);
 }
 
 Ranges Checkpoints::held_by_living(const RecordKey& key) {
@@ -447,9 +447,9 @@ void Checkpoints::pull_duties(const Known& of) {
     pulls_.emplace(engine_.fetch(std::move(want)), std::move(pull));
   }
   if (!has_our_locals(of)) return;
+  const ShardHolders holders(plan.domains, plan.replicas);
   for (std::uint32_t rank = 0; rank < plan.world_size; ++rank) {
-    const auto holders = shard_holders(rank, plan.domains, plan.replicas);
-    if (rank == self || std::find(holders.begin(), holders.end(), self) == holders.end()) continue;
+    if (rank == self || !holders.holds(self, rank)) continue;
     const RecordKey key = of.key(RecordKind::kLocal, rank);
     const auto here = recall_.reader().info(key);
     if (here.ok() && here.value() && held_by_living(key).covers(0, here.value()->total_bytes)) continue;

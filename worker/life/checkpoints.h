@@ -28,6 +28,7 @@
 #include "recovery/base/result.h"
 #include "recovery/worker/worker_machine.h"
 #include "worker/life/dead_segments.h"
+#include "worker/life/life_effect.h"
 #include "worker/life/placed_state.h"
 #include "worker/life/state_hashes.h"
 #include "worker/life/state_piece.h"
@@ -62,12 +63,8 @@ class Checkpoints {
   // job, and keeps it in memory; load() begins with what is here then. What was followed before goes. May be repeated,
   // which is of use where it could not be had.
   void follow(std::uint64_t run, Version version, Timeline timeline);
-  struct Followed {
-    Version version;
-    Timeline timeline;
-  };
   // Once: all of it is here.
-  [[nodiscard]] std::optional<Followed> take_followed();
+  [[nodiscard]] std::optional<machine_event::Followed> take_followed();
   // Whether load() would find this one.
   [[nodiscard]] bool has_followed(const worker_effect::Loaded& what) const;
 
@@ -95,11 +92,10 @@ class Checkpoints {
   // kExhausted: no room in the log; it is still owed.
   [[nodiscard]] Status give_state(const PlacedState& global, StateHashes hashes = {});
 
-  // The same where the states come to the CPU in parts, while the program goes on: ends the version. `share`: what
-  // share_of() has said before, which will come of the global state, whose `hashes` are
-  // known; of a local state all comes. Not where ranks may be
-  // lost for good. What a plan that comes meanwhile wants more, this rank pulls: it always logs the shard of its own
-  // number itself, in this life or the next.
+  // The same where the states come to the CPU in parts, while the program goes on: ends the version. `share`: the
+  // ranges of the global state that will come, as share_of() has said before. The local state comes whole. `hashes`: of
+  // the global state, all known. Not where ranks may be lost for good. This rank always logs the shard of its own
+  // number, in this life or the next. It pulls what else a plan that comes meanwhile asks of it.
   [[nodiscard]] Status take_in_parts(std::uint64_t global_bytes, std::optional<std::uint64_t> local_bytes,
                                      const Ranges& share, StateHashes hashes);
   // Which bytes of a global state of this size take() would log now.

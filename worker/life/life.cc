@@ -176,9 +176,7 @@ void Life::look_at_checkpoints() {
     effects_.emplace_back(life_effect::Wake{});
   }
   const Generation generation = engine_.plan().generation;
-  if (const auto followed = checkpoints.take_followed()) {
-    tell(machine_event::Followed{followed->version, followed->timeline});
-  }
+  if (const auto followed = checkpoints.take_followed()) tell(*followed);
   if (checkpoints.has_trouble()) {
     if (std::string warning = checkpoints.take_warning(); !warning.empty()) {
       effects_.emplace_back(life_effect::Warn{std::move(warning)});

@@ -44,7 +44,8 @@ class Life {
   void keep_log(Incarnation self, std::unique_ptr<HostLog> log, std::unique_ptr<HostLogReader> reader,
                 Recall::Clock clock, Recall::SendRequest send);
   // A vote says that what it speaks of survives the loss of power. After keep_log().
-  void votes_when_durable() { durable_ = true; }
+  void vote_when_durable() { durable_ = true; }
+  [[nodiscard]] bool votes_when_durable() const { return durable_; }
   // Checkpoints are copied to a mirror, which is asked for what the log has lost. After keep_log().
   void use_mirror();
 
@@ -95,6 +96,10 @@ class Life {
   [[nodiscard]] bool closed() const { return closed_; }
   // Why calls fail; success while they do not, or once the job is finished.
   [[nodiscard]] const Status& failure() const { return failure_; }
+  // Why calls fail once the engine has stopped.
+  [[nodiscard]] Status gone() const {
+    return failure_.ok() ? Status(Code::kClosed, "the communicator has been closed") : failure_;
+  }
 
   // The segment of a life of this host, which was not there before.
   [[nodiscard]] Status attach(Incarnation life, std::span<const std::byte> segment, std::shared_ptr<const void> keeper);

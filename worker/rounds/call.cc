@@ -348,4 +348,8 @@ Sequence setup_sequence(std::string_view name) {
   return Sequence(hash == UINT64_MAX ? kSetupBit : hash);  // the greatest number is no name: it ends listings
 }
 
+std::string name_of(const Call& call) {
+  return call.setup.empty() ? to_string(call.round) : "set-up round \"" + call.setup + "\"";
+}
+
 }  // namespace warren::worker

@@ -192,7 +192,7 @@ struct Call {
   enum class Prepare : std::uint8_t { kNot, kAsked, kRuns, kDone };
   Prepare prepare = Prepare::kNot;  // how far spec.prepare is
   enum class Moves : std::uint8_t { kNot, kListed, kTaken };
-  Moves moves = Moves::kNot;  // what its buffers' stream does (Engine::take_moving)
+  Moves moves = Moves::kNot;  // what its buffers' stream does (OutstandingCalls::take_moving)
   bool concluded = false;     // the round is over, or will not be: `status` says how; it ends when nothing moves
   std::atomic<bool> finished{false};  // set last; `status` does not change afterwards
   std::atomic<bool> settled{false};   // finished, and no callback is owed or running
@@ -209,5 +209,12 @@ struct Call {
   // ranks'.
   std::shared_ptr<const std::vector<Rank>> contributors;
 };
+
+// Its round, or its set-up round's name, as errors say it.
+[[nodiscard]] std::string name_of(const Call& call);
+// null: its buffers do not move while its round runs.
+[[nodiscard]] inline BufferStream* stream_of(const Call& call) {
+  return call.buffers == nullptr ? nullptr : call.buffers->stream();
+}
 
 }  // namespace warren::worker

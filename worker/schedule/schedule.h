@@ -1,7 +1,7 @@
 // Schedules: one rank's list of steps for one collective, as plain data.
 //
 // A schedule is a pure function of (collective, algorithm, rank, size, counts, chunk size). It knows no transport, no
-// type and no clock; worker/rounds/executor.h runs it over any transport. How ranks work together follows from four
+// type and no clock; worker/rounds/executor.h runs it over any transport. How ranks work together follows from five
 // rules:
 //
 //  1. A step may begin when the steps it depends on have finished.
@@ -14,8 +14,8 @@
 //  4. Input and output may be the same memory (in place; see `Request`). An element of the input is overwritten only by
 //     its final value, and only when no step that is not finished can still read it.
 //  5. Where the round is logged (Request::replicas > 0), a final value that this rank's host must hold is published by
-//  a
-//     kPublish step before any step that sends it, and before the schedule ends (DESIGN section 4). See publishes().
+//     a kPublish step before any step that sends it, and before the schedule ends (docs/invariants.md, "Finals"). See
+//     publishes().
 //
 // The whole result of a round is one sequence of elements, of which a rank's output is a part:
 //   allreduce, reduce, broadcast     [0, count)
@@ -164,8 +164,8 @@ struct Request {
   Host host;                               // those of which several ranks are: what holds on all of them
   std::int32_t owner = 0;                  // where has_owner(): the rank that makes all finals
   // Every host publishes the whole result, whatever its size, and no rank is done before all have it: so that it is
-  // known that whatever is lost then, what is left has all of it or nobody has returned it (DESIGN section 4, shrink
-  // mode).
+  // known that whatever is lost then, what is left has all of it or nobody has returned it (docs/invariants.md,
+  // "Attempts").
   bool settles = false;
   std::uint64_t element_bytes = 1;  // of a value: results up to kWholeBytes are published whole in every host
   std::uint64_t partial_bytes = 1;  // of a partial result

@@ -1,5 +1,5 @@
 // Makes the ranks of one host map each other's log segments, and those of the host's dead lives, before their rounds
-// run (DESIGN section 4: a host's copy counts because other processes of the host have it mapped).
+// run (docs/invariants.md, "Copies": a host's copy counts because other processes of the host have it mapped).
 //
 // Each life listens on a socket of its own, whose name the plan carries. Of two ranks the lower one connects; both
 // prove that they hold the job's key; each sends its segment and those of the dead lives that it keeps, and says for

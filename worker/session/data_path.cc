@@ -1,5 +1,5 @@
 // What the control thread asks of a worker's data path: plans, interrupts, segments, commits, and the end of the life.
-#include "worker/session/session_parts.h"
+#include "worker/session/session.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -27,9 +27,6 @@ namespace {
 // Where each rank of the host can have a core, and has it: some 0.5 µs, in which a peer that is not late has sent.
 constexpr int kLooksAtOnce = 24;
 constexpr std::int64_t kTickAgainMs = 20;
-// A thread that must not only wait tries for the lock so often before it sleeps, and sleeps for so long between tries.
-constexpr int kLockYields = 100;
-constexpr auto kLockPause = std::chrono::microseconds(200);
 
 // Of an effect that the control thread carries out by itself.
 [[noreturn]] void not_here() {
@@ -41,9 +38,15 @@ constexpr auto kLockPause = std::chrono::microseconds(200);
 
 void Session::carry_out(const WorkerEffect& effect) {
   std::visit(Overloaded{
-                 [this](const worker_effect::Spare& e) { waits_as_spare(e.looked); },
+                 [this](const worker_effect::Spare& e) {
+                   const auto lock = lock_for_control();
+                   join_.waits_as_spare(e.looked);
+                 },
                  [this](const worker_effect::Follow& e) { follow(e); },
-                 [this](const worker_effect::Called& e) { called(e); },
+                 [this](const worker_effect::Called& e) {
+                   const auto lock = lock_for_control();
+                   join_.called(e);
+                 },
                  [this](const worker_effect::Loaded& e) { loaded(e); },
                  [this](const worker_effect::Committed& e) { committed(e.version, e.timeline); },
                  [this](const worker_effect::TrackerAway& e) { tracker_away(e.away); },
@@ -64,78 +67,52 @@ SegmentExchange::Events Session::mates() {
   SegmentExchange::Events events;
   events.attached = [this](Incarnation life, MappedSegment segment) { return attach(life, std::move(segment)); };
   events.borrowed = [this](Incarnation life, std::uint32_t memory, MappedSegment segment) {
-    borrowed(life, memory, std::move(segment));
+    not_for_children(segment.bytes);
+    const auto lock = lock_for_control();
+    lent_.borrowed(life, memory, std::move(segment));
   };
-  events.returned = [this](Incarnation life, std::uint32_t memory) { returned(life, memory); };
+  events.returned = [this](Incarnation life, std::uint32_t memory) {
+    const auto lock = lock_for_control();
+    lent_.returned(life, memory);
+  };
   events.offered = [this](Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes) {
-    offered(life, memory, std::move(fd), bytes);
+    lent_.offered(life, memory, std::move(fd), bytes);
   };
-  events.lent = [this](Incarnation life, std::uint32_t memory) { lent(life, memory); };
+  events.lent = [this](Incarnation life, std::uint32_t memory) {
+    const auto lock = lock_for_control();
+    lent_.lent(life, memory);
+  };
   return events;
-}
-
-void Session::waits_as_spare(bool looked) {
-  const auto lock = lock_for_control();
-  spare_ = true;
-  begin_again_ = looked;
-  changed_.notify_all();
 }
 
 void Session::follow(const worker_effect::Follow& what) {
   const auto lock = lock_for_control();
   if (what.plan) fetch_->install(*what.plan);
   life_.follow(what, what.plan ? std::optional(follow_plan(*what.plan, incarnation_)) : std::nullopt);
-  carry_out();
-}
-
-void Session::called(const worker_effect::Called& call) {
-  const auto lock = lock_for_control();
-  called_ = call;
-  changed_.notify_all();
+  driver_.carry_out();
 }
 
 void Session::mapped() {
   const auto lock = lock_for_control();
-  mapped_ = true;
-  changed_.notify_all();
+  join_.mapped();
 }
 
-// For the control thread, which heartbeats come from: they go on however long somebody else holds the lock (a program's
-// reduction runs under it, states are copied, a full log waits for its disk).
 std::unique_lock<std::mutex> Session::lock_for_control() {
-  control_waits_.fetch_add(1);
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  for (int tries = 0; !lock.owns_lock(); tries++) {
-    if (tries < kLockYields) {
-      sched_yield();
-    } else {
-      std::this_thread::sleep_for(kLockPause);
-      // Not yet there while Control::create() attaches what the launcher has kept.
-      if (control_) control_->beat();
-    }
-    (void)lock.try_lock();
-  }
-  control_waits_.fetch_sub(1);
-  return lock;
-}
-
-// For threads that come seldom: spinning callers hold the lock for long and let go of it when they see this.
-std::unique_lock<std::mutex> Session::lock_before_callers() {
-  control_waits_.fetch_add(1);
-  std::unique_lock lock(mutex_);
-  control_waits_.fetch_sub(1);
-  return lock;
+  return driver_.lock_for_control([this] {
+    // Not yet there while Control::create() attaches what the launcher has kept.
+    if (control_) control_->beat();
+  });
 }
 
 void Session::fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads) {
-  const auto lock = lock_before_callers();
+  const auto lock = driver_.lock_before_callers();
   life_.fetched(from, reply, payloads);
-  carry_out();
+  driver_.carry_out();
 }
 
 std::optional<TimeMs> Session::tick() {
   // Heartbeats do not wait for a program's function that runs under the lock.
-  const std::unique_lock lock(mutex_, std::try_to_lock);
+  const std::unique_lock lock(driver_.mutex(), std::try_to_lock);
   if (!lock) return now() + kTickAgainMs;
   if (const auto over = deadlines_.overdue(now()); over && !life_.closed()) end_overdue(*over);
   const auto own = life_.logs() ? tick_of_log() : std::nullopt;
@@ -147,29 +124,28 @@ void Session::end_overdue(const Deadlines::Deadline& over) {
   const auto call = over.call.lock();
   if (call == nullptr) return;
   const std::vector<std::string> waits = engine().describe_waits();
-  end_life(Status(Code::kTimeout, describe(*call) + " has not finished within the " + std::to_string(over.timeout_ms) +
-                                      " ms that its timeout_ms gives it" +
-                                      (waits.empty() ? "" : "; " + waits.front())));
+  driver_.end_life(Status(Code::kTimeout, describe(*call, self_) + " has not finished within the " +
+                                              std::to_string(over.timeout_ms) + " ms that its timeout_ms gives it" +
+                                              (waits.empty() ? "" : "; " + waits.front())));
 }
 
 std::optional<TimeMs> Session::tick_of_log() {
   look_at_exchange();
-  if (engine().stopped() && moves_exchanged_) return now() + kTickAgainMs;
+  if (engine().stopped() && gpus_.may_hang()) return now() + kTickAgainMs;
   if (life_.closed()) return std::nullopt;
   life_.tick(now());
-  carry_out();
+  driver_.carry_out();
   return life_.next_deadline();
 }
 
 // Whoever is at what GPUs exchange may never come back from NCCL, and may be the only thread that the program has, or
 // the engine's, which ~Session() waits for. The control thread is never there, and sees to it that the process ends.
 void Session::look_at_exchange() {
-  const Status overdue = moves_exchanged_ ? staging_->exchange()->overdue() : Status();
-  if (overdue.ok()) return hangs_since_.reset();
-  if (!hangs_since_) hangs_since_ = now();
-  end_life(overdue.because_of_this("cannot exchange what lies on GPUs"));
+  const auto overdue = gpus_.overdue(now());
+  if (!overdue) return;
+  driver_.end_life(overdue->why);
   // Without OnRollback::kExit the launcher ends it (may_hang()).
-  if (settings_.on_rollback != OnRollback::kExit || now() - *hangs_since_ < settings_.round_timeout_ms / 4) return;
+  if (settings_.on_rollback != OnRollback::kExit || overdue->for_ms < settings_.round_timeout_ms / 4) return;
   log_.before_process_ends();
   log_(WARREN_LOG_ERROR, "a thread does not come back from NCCL; this process ends with exit code " +
                              std::to_string(kExitFenced) + " to be started again");
@@ -191,52 +167,31 @@ void Session::install(const wire::Plan& plan, Rank self) {
     lives_.emplace_back(member.absent() ? 0 : member.incarnation());
   }
   const auto mates = std::ranges::count(host_of_, host_of_[static_cast<std::size_t>(self.value)]);
-  looks_ = mates <= sysconf(_SC_NPROCESSORS_ONLN) ? kLooksAtOnce : 0;
-  memory_.install(lives_);
-  board_.gpu_readers.store(memory_.readers_on_gpu(), std::memory_order_relaxed);
-  if (staging_) {
-    // Without a log nobody passes memory on.
-    staging_->lend_inputs(mates > 1 && settings_.replicas != 0);
-    staging_->shares().keep_offers_of(lives_);
-  }
+  driver_.look_at_once(mates <= sysconf(_SC_NPROCESSORS_ONLN) ? kLooksAtOnce : 0);
+  lent_.install(lives_);
+  gpus_.install(lives_, mates);
   std::vector<std::uint32_t> streams_to;
   for (const Way& way : ways_of(plan, self)) streams_to.push_back(way.streams);
   transport_.open(p.generation, plan.settings().streams(), plan.settings().checksums(), std::move(streams_to));
   const wire::Known before = life_.know(known_of(plan));
-  if (disk_) {
-    leave_to_later_lives(plan);
-    if (leaves_host(before.plan(), plan, self)) disk_->writer().store().refresh(lives_of(plan));
-  }
+  storage_.install(before.plan(), plan, self, life_.known());
   if (life_.logs()) fetch_->install(plan);
   if (trace_) {
     trace_->belongs_to(self, settings_.worker_id, settings_.attempt);
     trace_->instant(TraceFile::Row::kRecovery, "generation " + std::to_string(p.generation.value));
   }
   life_.install(p, replay_plan(plan, self));
-  carry_out();
-}
-
-// Before anything of this plan's is written.
-void Session::leave_to_later_lives(const wire::Plan& plan) {
-  storage::ResultStore& store = disk_->writer().store();
-  store.belong(plan.run());
-  for (const std::string& where : store.set_others_aside()) {
-    log_(WARREN_LOG_WARNING, "another run of job " + settings_.job + " has left results in " + settings_.data_dir +
-                                 "; they are not used, and lie in " + where + " until you remove them");
-  }
-  disk_->writer().note(note_of(life_.known()));
+  driver_.carry_out();
 }
 
 void Session::open(Generation) {
   const auto lock = lock_for_control();
   life_.open(now());
-  carry_out();
+  driver_.carry_out();
   if (trace_ && std::exchange(recovers_, false)) trace_->end(TraceFile::Row::kRecovery);
   // A new life waits for what this one has sent, however long the program here computes.
-  hand_over();
-  wake(caller_wake_);
-  wake(engine_wake_);
-  changed_.notify_all();
+  driver_.hand_over();
+  driver_.wake_all();
 }
 
 WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
@@ -244,14 +199,12 @@ WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
   if (trace_ && !std::exchange(recovers_, true)) {
     trace_->begin(TraceFile::Row::kRecovery, what.resume ? "recovery" : "the end of this life", what.why.describe());
   }
-  spill_until_ = now() + settings_.round_timeout_ms / 4;
+  storage_.spill_until(now() + settings_.round_timeout_ms / 4);
   WorkerMachine::Standing standing = life_.stop(what);
-  spill_until_.reset();
+  storage_.spill_until(std::nullopt);
   // The engine's thread runs callbacks: the program's may take as long as they like, and whoever asks for this life's
   // report, and counts its heartbeats, does not wait for them.
-  wake(caller_wake_);
-  wake(engine_wake_);
-  changed_.notify_all();
+  driver_.wake_all();
   return standing;
 }
 
@@ -261,27 +214,6 @@ Status Session::attach(Incarnation life, MappedSegment segment) {
   return life_.attach(life, segment.bytes, std::move(segment.keeper));
 }
 
-void Session::borrowed(Incarnation life, std::uint32_t memory, MappedSegment segment) {
-  not_for_children(segment.bytes);
-  const auto lock = lock_for_control();
-  memory_.attach(life, memory, std::move(segment));
-}
-
-void Session::returned(Incarnation life, std::uint32_t memory) {
-  const auto lock = lock_for_control();
-  memory_.detach(life, memory);
-}
-
-void Session::offered(Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes) {
-  if (!staging_ || !staging_->shares().offer(life, memory, std::move(fd), bytes)) control_->answer(life, memory, false);
-}
-
-void Session::lent(Incarnation life, std::uint32_t memory) {
-  const auto lock = lock_for_control();
-  memory_.mapped_by(life, memory);
-  board_.gpu_readers.store(memory_.readers_on_gpu(), std::memory_order_relaxed);
-}
-
 void Session::loaded(const worker_effect::Loaded& loaded) {
   const auto lock = lock_for_control();
   if (life_.checkpoints().has_followed(loaded)) {
@@ -289,13 +221,13 @@ void Session::loaded(const worker_effect::Loaded& loaded) {
                               " is loaded from what this worker has fetched while it was a spare");
   }
   life_.loading().start_from(loaded);
-  wake(caller_wake_);
+  driver_.wake_callers();
 }
 
 void Session::tracker_away(bool away) {
   const auto lock = lock_for_control();
   life_.tracker_away(away);
-  carry_out();
+  driver_.carry_out();
 }
 
 void Session::committed(Version version, Timeline timeline) {
@@ -309,7 +241,7 @@ void Session::committed(Version version, Timeline timeline) {
   if (trace_) {
     trace_->instant(TraceFile::Row::kCheckpoints, "version " + std::to_string(version.value - 1) + " is committed");
   }
-  carry_out();
+  driver_.carry_out();
 }
 
 bool Session::adopt(Generation generation, GroupId group, Rank peer, std::uint16_t stream, int fd,
@@ -321,16 +253,14 @@ bool Session::adopt(Generation generation, GroupId group, Rank peer, std::uint16
          "a connection of rank " + std::to_string(peer.value) + " was dropped: " + status.describe());
     return false;
   }
-  wake(caller_wake_);
-  wake(engine_wake_);
+  driver_.wake_sleepers();
   return true;
 }
 
 void Session::link_failed(GroupId group, Rank peer, const Status& why) {
   const auto lock = lock_for_control();
   transport_.fail_link(group, peer, why);
-  wake(caller_wake_);
-  wake(engine_wake_);
+  driver_.wake_sleepers();
 }
 
 void Session::failed(const worker_effect::Fail& what) {
@@ -342,18 +272,14 @@ void Session::failed(const worker_effect::Fail& what) {
   }
   const auto lock = lock_for_control();
   life_.failed(what.why);
-  joined_ = {};
-  wake(caller_wake_);
-  wake(engine_wake_);
-  changed_.notify_all();
+  join_.unmark();
+  driver_.wake_all();
 }
 
 void Session::join_again(const Status& why) {
   log_(WARREN_LOG_WARNING, why.describe() + "; this worker joins again");
   const auto lock = lock_for_control();
-  over_ = why;
-  begin_again_ = true;
-  changed_.notify_all();
+  join_.begin_again(why);
 }
 
 void Session::end_process(const Status& why, int exit_code) {
@@ -367,15 +293,15 @@ void Session::end_process(const Status& why, int exit_code) {
 void Session::finished() {
   const auto lock = lock_for_control();
   life_.finished();
-  joined_ = {};
-  wake(caller_wake_);
-  changed_.notify_all();
+  join_.unmark();
+  driver_.wake_callers();
+  driver_.notify();
 }
 
 void Session::aborted(const std::string& reason) {
   const auto lock = lock_for_control();
   if (life_.is_finished()) return;
-  end_life(Status(Code::kClosed, "the program has aborted its communicator: " + reason), Blame::kProgram);
+  driver_.end_life(Status(Code::kClosed, "the program has aborted its communicator: " + reason), Blame::kProgram);
 }
 
 void Session::begin_nothing() {
@@ -383,22 +309,22 @@ void Session::begin_nothing() {
 }
 
 bool Session::is_idle(const std::unique_lock<std::mutex>& lock) const {
-  return lock && callers_ == 0 && engine().outstanding() == 0 && !states_move();
+  return lock && !driver_.has_callers() && engine().outstanding() == 0 && !states_.any();
 }
 
 bool Session::may_leave(bool at_once) {
-  return at_once || is_idle(std::unique_lock(mutex_, std::try_to_lock));
+  return at_once || is_idle(std::unique_lock(driver_.mutex(), std::try_to_lock));
 }
 
 // Calls stay stopped, and no other begins. A life of this host may have left at the same time: what it had spilled to
 // the disk is read from here too.
 void Session::serve(const wire::Plan& plan) {
-  if (disk_) disk_->writer().store().refresh(lives_of(plan));
+  storage_.refresh(plan);
   fetch_->install(plan);
 }
 
 bool Session::leave(bool at_once, int exit_code, const std::function<void()>& say) {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
+  const std::unique_lock lock(driver_.mutex(), std::try_to_lock);
   if (!at_once && !is_idle(lock)) return false;
   if (settings_.on_rollback != OnRollback::kExit) return true;
   const bool preempted = exit_code == kExitPreempted;

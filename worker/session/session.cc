@@ -1,4 +1,4 @@
-#include "worker/session/session_parts.h"
+#include "worker/session/session.h"
 
 #include <unistd.h>
 
@@ -20,49 +20,36 @@ Session::Session(const Settings& settings, const Log& log, const Interrupt& inte
                  [this](Rank peer) {
                    return life_.logs() ? life_.log().segment_of(lives_[static_cast<std::size_t>(peer.value)]) : nullptr;
                  },
-                 &memory_),
+                 &lent_.memory()),
       life_(transport_, board_, settings.on_rollback == OnRollback::kExit) {}
 
 // In a callback on the engine's own thread what called it comes back to the session, and that thread cannot wait for
 // its own end: it frees it then.
 void Session::release(Session* session) {
   session->end();
-  session->frees_itself_ = session->on_engine_thread();
+  session->frees_itself_ = session->driver_.on_engine_thread();
   if (!session->frees_itself_) delete session;
 }
 
 void Session::end() {
   close();
-  if (engine_thread_.joinable() && !on_engine_thread()) engine_thread_.join();
-  if (coming_) coming_->snapshot->settle();
-  coming_.reset();
-  if (staging_) staging_->combines().settle();
+  driver_.join();
+  states_.settle();
+  gpus_.settle();
   // The writer's thread votes by way of control_, whose thread hands commits to the writer and the mirror: that thread
   // finds none from here on.
-  std::unique_ptr<DiskLog> disk;
-  std::unique_ptr<Mirror> mirror;
   {
-    const auto lock = lock_before_callers();
-    disk = std::move(disk_);
-    mirror = std::move(mirror_);
+    LifeStorage::Released released;
+    {
+      const auto lock = driver_.lock_before_callers();
+      released = storage_.release();
+    }
   }
-  disk.reset();
-  mirror.reset();
   // Its thread uses control_ to the last.
   if (control_) control_->stop();
   control_.reset();
   fetch_.reset();
   trace_.reset();
-}
-
-Session::~Session() {
-  if (caller_wake_ >= 0) ::close(caller_wake_);
-  if (engine_wake_ >= 0) ::close(engine_wake_);
-}
-
-void Session::wake(int fd) {
-  const std::uint64_t one = 1;
-  (void)!::write(fd, &one, sizeof one);
 }
 
 void Session::say_half_full() {
@@ -81,98 +68,66 @@ void Session::say_given_up() {
   if (text) log_(WARREN_LOG_WARNING, *text);
 }
 
-TimeMs Session::now() {
-  return {std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
-              .count()};
-}
-
-std::string Session::describe(const Call& call) const {
-  if (call.spec.collective == Collective::kPoint) {
-    return "rank " + std::to_string(self_.value) + "'s message from rank " + std::to_string(call.spec.root);
-  }
-  return "rank " + std::to_string(self_.value) + "'s " + to_string(call.fingerprint) + ", " + to_string(call.round);
-}
-
 std::vector<std::string> Session::hosts() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(driver_.mutex());
   return host_of_;
 }
 
 RoundId Session::next_round(GroupId group) {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(driver_.mutex());
   // Not another group's, on whose account this one's next call is refused: it would end at some ranks alone.
-  if (fusing_ == group) send_batch(lock);
+  if (batches_.fuses(group)) send_batch(lock);
   return engine().next_round(group);
 }
 
 std::uint64_t Session::version() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(driver_.mutex());
   return engine().version() == kPreamble ? 0 : engine().version().value - 1;
 }
 
 std::uint64_t Session::committed_version() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(driver_.mutex());
   const Version committed = life_.logs() ? life_.checkpoints().newest_committed() : kPreamble;
   return committed == kPreamble ? 0 : committed.value - 1;
 }
 
-Status Session::gone() const {
-  return life_.failure().ok() ? Status(Code::kClosed, "the communicator has been closed") : life_.failure();
-}
-
 Status Session::finalize() {
-  const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "finalize");
-  std::unique_lock lock(mutex_);
+  const TraceSpan span(trace_.get(), TraceFile::Row::kCheckpoints, "finalize");
+  std::unique_lock lock(driver_.mutex());
   send_batch(lock);
-  drive(lock, [&] { return engine().outstanding() == 0; });
-  run_callbacks(lock);
+  driver_.drive(lock, [&] { return engine().outstanding() == 0; });
+  driver_.run_callbacks(lock);
   if (!life_.failure().ok()) return life_.failure();
   if (life_.is_finished()) return {};
-  if (const Status given = give_state(lock); !given.ok()) return given;
-  waits_for_commit_ = states_move();
-  const Counted waits(awaiting_job_);
-  drive(lock, [&] { return !states_move() || engine().stopped(); });
-  waits_for_commit_ = false;
-  if (!life_.failure().ok()) return life_.failure();
-  if (const Status given = give_state(lock); !given.ok()) return given;
+  if (const Status given = checkpoints_.give_all(lock); !given.ok()) return given;
+  const Driver::AwaitsJob waits(driver_, lock, nullptr);
   engine().end_rounds();
   control_->leave(true, "");
   // A rank that was lost before it received them is sent this one's messages again.
-  drive(lock, [&] { return life_.is_finished() || !life_.failure().ok(); });
+  driver_.drive(lock, [&] { return life_.is_finished() || !life_.failure().ok(); });
   if (!life_.is_finished()) return life_.failure();
   const std::uint64_t run = life_.known().plan().run();
   // Their threads may be in the middle of a write that takes long.
   lock.unlock();
-  if (mirror_) {
-    const Status status = mirror_->finish(run);
-    if (!status.ok())
-      log_(WARREN_LOG_WARNING, "the mirror does not know that the job is finished: " + status.describe());
-  }
-  finish_disk();
+  storage_.finish_mirror(run);
+  storage_.finish_disk();
   return {};
 }
 
-void Session::finish_disk() {
-  if (!disk_) return;
-  const Status status = disk_->writer().finish();
-  if (!status.ok()) log_(WARREN_LOG_WARNING, "the log of the finished job stays on disk: " + status.describe());
-}
-
 void Session::close() {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(driver_.mutex());
   if (life_.closed()) return;
-  joined_ = {};
-  if (staging_) staging_->end();
+  join_.unmark();
+  gpus_.end();
   life_.close();
-  changed_.notify_all();
-  end_moves(lock);
-  for (const auto& part : batch_.take()) engine().end_unsent(part, gone());
-  run_callbacks(lock);
+  driver_.notify();
+  driver_.end_moves(lock);
+  for (const auto& part : batches_.take()) engine().end_unsent(part, life_.gone());
+  driver_.run_callbacks(lock);
   if (control_ && !life_.is_finished() && life_.failure().ok()) {
     control_->leave(false, std::string(kLeftWithoutFinalize));
   }
-  wake(engine_wake_);
-  wake(caller_wake_);
+  driver_.wake_sleepers();
 }
 
 }  // namespace warren::worker

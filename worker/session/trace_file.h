@@ -106,4 +106,23 @@ class TraceFile final : public Trace {
   std::thread writer_;
 };
 
+// Shows what the calling thread does, until it has done it.
+class TraceSpan {
+ public:
+  // `trace` null: nobody wants it.
+  TraceSpan(TraceFile* trace, TraceFile::Row row, const char* name)
+      : trace_(trace), row_(row), name_(name), began_ns_(trace == nullptr ? 0 : TraceFile::now_ns()) {}
+  ~TraceSpan() {
+    if (trace_ != nullptr) trace_->was(row_, began_ns_, name_);
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  TraceFile* const trace_;
+  const TraceFile::Row row_;
+  const char* const name_;
+  const std::int64_t began_ns_;
+};
+
 }  // namespace warren::worker

@@ -214,7 +214,7 @@ void settle_world_size(Resolver& r, Settings& s) {
   const std::uint32_t started = s.world_size;
   if (s.max_workers != 0) {
     s.world_size = s.max_workers;
-    if (started > s.max_workers) {
+    if (most != nullptr && size != nullptr && started > s.max_workers) {
       r.refuse(most->what + " is " + most->text + ", and " + size->what + " says that " + size->text +
                " workers are started: give as many at least");
     }
@@ -442,7 +442,7 @@ std::span<const Setting> settings_table() {
        .option = option(&O::replicas, kFrom0),
        .agreed = kAsItIs,
        .flag = true,
-       .help = "copies of each logged result and checkpoint in distinct failure domains; 0: no fault tolerance"},
+       .help = "replicas of each logged result and checkpoint, in distinct failure domains; 0: no fault tolerance"},
       {.name = "log",
        .section = kKept,
        .value = log_word(),
@@ -482,7 +482,7 @@ std::span<const Setting> settings_table() {
        .value = bytes<&S::log_disk_bytes>({kMiB, kMaxLogBytes}, 64 * kGiB),
        .option = option(&O::log_disk_bytes),
        .flag = true,
-       .help = "the most disk for the log in `data_dir`"},
+       .help = "the most disk for one worker's log in `data_dir`"},
       {.name = "log_full",
        .section = kKept,
        .value = word<&S::log_full, kLogFullActions>(),
@@ -502,7 +502,7 @@ std::span<const Setting> settings_table() {
       {.name = "spares",
        .section = kLost,
        .value = computed(number<&S::spares>({0, limits::kMaxSpares}, 0), spares_by_default),
-       .help = "the number of the job's spares; above 0: a [spare](commands.md#spares) may take this worker's rank",
+       .help = "above 0: the job has spares, and a [spare](commands.md#spares) may take this worker's rank",
        .otherwise = "0; 1 where `spare` is 1"},
       {.name = "spare",
        .section = kLost,
@@ -568,7 +568,7 @@ std::span<const Setting> settings_table() {
        .section = kEnds,
        .value = ms<&S::drain_ms>({0, limits::kMaxDrainMs}, limits::kDefaultDrainMs),
        .flag = true,
-       .help = "how long a worker may take to leave after SIGTERM, where the notice names no time"},
+       .help = "how long a worker may take to leave after SIGTERM; a cloud's notice brings a time of its own"},
       {.name = "hang_timeout_ms",
        .section = kEnds,
        .value = ms<&S::hang_timeout_ms>({0, limits::kMaxRoundTimeoutMs}, 0),

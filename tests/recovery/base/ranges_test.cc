@@ -5,8 +5,6 @@
 #include <random>
 #include <set>
 
-#include "recovery/decide/shards.h"
-
 namespace warren {
 namespace {
 
@@ -59,27 +57,6 @@ TEST(Ranges, AreSetsOfNumbers) {
     x.insert(y.begin(), y.end());
     EXPECT_EQ(numbers(a), x);
     expect_normal(a);
-  }
-}
-
-TEST(Shards, EveryByteIsHeldInAsManyDomainsAsThereShouldBe) {
-  for (const std::vector<std::uint32_t>& domains :
-       {std::vector<std::uint32_t>{0}, {0, 0, 0}, {0, 0, 1, 1}, {0, 1, 2, 3, 4}, {0, 1, 0, 1, 2, 2, 2}}) {
-    const std::set<std::uint32_t> distinct(domains.begin(), domains.end());
-    for (std::uint32_t replicas = 1; replicas <= 4; ++replicas) {
-      for (const std::uint64_t total : {0ull, 1ull, 5ull, 1000ull}) {
-        std::vector<std::set<std::uint32_t>> in(total);
-        std::uint64_t copies = 0;
-        for (std::uint32_t rank = 0; rank < domains.size(); ++rank) {
-          const Ranges duty = shard_duty(rank, total, domains, replicas);
-          copies += duty.size();
-          for (const std::uint64_t v : numbers(duty)) in[v].insert(domains[rank]);
-        }
-        const std::uint64_t wanted = std::min<std::uint64_t>(replicas, distinct.size());
-        for (const auto& d : in) EXPECT_EQ(d.size(), wanted);
-        EXPECT_EQ(copies, total * wanted);  // and no more often than that
-      }
-    }
   }
 }
 

@@ -629,7 +629,7 @@ TEST(TrackerRecovery, ALoadVoidsTheVoteOfItsRank) {
   EXPECT_NE(t.vote(10, 2).find("committed 2"), std::string::npos);
 }
 
-// DESIGN section 12, scenario 7.
+// A vote, the loss of its rank, a late vote of another (docs/invariants.md, "Votes and commits").
 TEST(TrackerRecovery, VotesDieWithTheirGeneration) {
   Logged t;
   (void)t.vote(11, 2);

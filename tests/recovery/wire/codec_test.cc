@@ -268,8 +268,9 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
             "corrupt: message refused: a worker never sends Plan");
   wire::Envelope e = good;
   e.set_protocol(1);
-  EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 21: use one version of Warren for the whole job");
+  EXPECT_EQ(refusal(e, Side::kWorker), "refused: protocol version 1, this build speaks " +
+                                           std::to_string(kProtocolVersion) +
+                                           ": use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");

@@ -134,7 +134,7 @@ TEST_F(LifeOfOne, IsNotOverWhereTheProgramHasLetGoOfIt) {
 TEST_F(LifeOfOne, NotesACommitWithoutTheSetUpRoundsOfTheNextVote) {
   Life one = life(true);
   keep_log(one);
-  one.votes_when_durable();
+  one.vote_when_durable();
   begin(one);
   one.loading().begin();
   one.loading().start_from({});

@@ -178,7 +178,7 @@ TEST_F(Root, WhatIsFinalInTheMiddleIsTold) {
   EXPECT_EQ(same[0].count, kCount);
 }
 
-// The sentence that everything hangs on (DESIGN section 4).
+// The rule on which the log rests (docs/invariants.md, "Finals").
 TEST_F(Root, WhatCannotBePublishedIsSeenByNobody) {
   for (const int from : {1, 2, 3}) come(from);
   log_.full = true;

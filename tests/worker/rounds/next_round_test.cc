@@ -36,6 +36,69 @@ struct Sum {
   Status submitted;
 };
 
+constexpr RoundId kAsked{Timeline(1), kWorldGroup, Version(2), Sequence(5)};
+
+// Asks for kAsked from sites 7 and 8, and hears this word.
+struct Asking {
+  explicit Asking(RoundWord word, std::uint64_t site = 0, const KnownRounds::Known& known = {}) {
+    next.ask({kAsked, {7, 8}});
+    Inquiry::Answer answer{word, {}};
+    answer.round.site = site;
+    gap = next.hear(answer, known);
+  }
+  NextRound next;
+  std::optional<NextRound::Gap> gap;
+};
+
+TEST(Question, IsMetByARoundFromOneOfItsSites) {
+  EXPECT_EQ(Asking(RoundWord::kRound, 8).next.take_answer(), true);
+  EXPECT_EQ(Asking(RoundWord::kRound, 8 | kSiteCompared).next.take_answer(), true);
+  EXPECT_EQ(Asking(RoundWord::kRound, 9).next.take_answer(), false);
+  EXPECT_EQ(Asking(RoundWord::kOver).next.take_answer(), false);
+  Asking all(RoundWord::kAsks);
+  EXPECT_EQ(all.next.take_answer(), true);
+  EXPECT_EQ(all.next.take_answer(), std::nullopt) << "once";
+  EXPECT_EQ(all.next.question(), nullptr);
+}
+
+TEST(Question, IsAGapWhereNobodyKnowsTheRound) {
+  KnownRounds::Known begun;
+  begun.final = Ranges(0, 8);
+  for (const Asking& asking : {Asking(RoundWord::kGone), Asking(RoundWord::kAsks, 0, begun)}) {
+    ASSERT_TRUE(asking.gap);
+    EXPECT_TRUE(asking.gap->renumbers);
+    EXPECT_NE(asking.next.question(), nullptr) << "it stays for the next generation";
+  }
+}
+
+TEST(Question, IsAnsweredHereByWhatThisLifeAndThePlanKnow) {
+  NextRound next;
+  next.ask({kAsked, {7}});
+  EXPECT_FALSE(next.answer_here({RoundWord::kLater, {}}, {}));
+  KnownRounds::Known beyond;
+  beyond.beyond = true;
+  EXPECT_TRUE(next.answer_here({RoundWord::kLater, {}}, beyond));
+  EXPECT_EQ(next.take_answer(), false);
+  next.ask({kAsked, {7}});
+  EXPECT_TRUE(next.answer_here({RoundWord::kOver, {}}, {}));
+  next.ask_nobody();
+  EXPECT_EQ(next.take_answer(), true);
+}
+
+TEST(Question, TellsOthersThatItAsksAndWhatItHasHeard) {
+  NextRound next;
+  const std::vector<std::uint64_t> same = {3, 8}, others = {3};
+  EXPECT_FALSE(next.say(kAsked, same)) << "nothing is asked";
+  next.ask({kAsked, {7, 8}});
+  EXPECT_EQ(next.say(kAsked, same)->word, RoundWord::kAsks);
+  EXPECT_EQ(next.say(kAsked, others)->word, RoundWord::kOther);
+  EXPECT_FALSE(next.say({Timeline(1), kWorldGroup, Version(2), Sequence(6)}, same));
+  EXPECT_FALSE(next.hear({RoundWord::kOver, {}}, {}));
+  EXPECT_EQ(next.say(kAsked, others)->word, RoundWord::kOver);
+  next.begin_version();
+  EXPECT_FALSE(next.say(kAsked, others));
+}
+
 // A process that is started again in a later version gets what its first life got, alone, while the others are in
 // the middle of that version.
 TEST(SetupRounds, AreKeptForLivesThatComeLater) {

@@ -100,8 +100,8 @@ struct State {
 // posting. What other ranks do is not counted on.
 [[nodiscard]] std::string check_races(const World& world, const std::vector<Schedule>& schedules);
 // That in a logged round, whatever the timing, nobody sends a final on or finishes before the copies are there that
-// must be (DESIGN section 4): as far as it can know from its own steps and from what the messages it received imply. A
-// send completes once it is posted.
+// must be (docs/invariants.md, "Finals"): as far as it can know from its own steps and from what the messages it
+// received imply. A send completes once it is posted.
 [[nodiscard]] std::string check_publication(const World& world, const std::vector<Schedule>& schedules);
 // Runs them: everything finishes, no two steps in flight touch the same element, whatever is written to an output is
 // its documented final value, and in the end all of it is there. Where the round is logged, only finals are published,
