@@ -217,6 +217,34 @@ void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, E
   end_generation(code, what, {}, Ending::kRollsBack, now, effects, about);
 }
 
+// For people: what they have to do, or what the job does by itself.
+std::string TrackerMachine::what_comes_next(Code code, const std::vector<std::uint32_t>& lost, Ending ending) const {
+  const std::string anew =
+      "start the job anew: under another name, or this one once it is free, by `warren forget --job=" + options_.job +
+      "`";
+  switch (ending) {
+    case Ending::kEndsJob:
+      if (code == Code::kExhausted) {
+        return "; take checkpoints, or give the logs more room (log_memory_bytes, data_dir), and " + anew;
+      }
+      return "; if what the workers had on disk still exists, start all of them again with it (data_dir); otherwise " +
+             anew;
+    case Ending::kResumes:
+      if (lost.empty()) return "; the ranks stop, connect again and go on";
+      if (!shrinks()) return "; the other ranks wait until it is started again, and go on";
+      return "; the other ranks wait for it for " + seconds(static_cast<std::int64_t>(settings_.grace_ms())) +
+             " at most, and go on";
+    case Ending::kRollsBack: break;
+  }
+  if (code == Code::kDesync) {
+    return "; make all ranks call the same things in the same order, then start the job again" +
+           (logged() ? ": it goes on from " + program_version() : "");
+  }
+  if (logged()) return "; all processes start again from " + program_version();
+  if (lost.empty()) return "; all ranks have to join again";
+  return "; restart it and all ranks join again, or start the job again";
+}
+
 void TrackerMachine::end_generation(Code code, const std::string& what, const std::vector<std::uint32_t>& lost,
                                     Ending ending, TimeMs now, Effects& effects, wire::About about) {
   WARREN_CHECK(planned() && state_ != State::kFinished, "only a plan is interrupted");
@@ -225,33 +253,7 @@ void TrackerMachine::end_generation(Code code, const std::string& what, const st
   generation_ = generation_.next();
   WARREN_CHECK(generation_.value < kMaxGeneration, "generations do not run out");
   const bool resume = ending == Ending::kResumes;
-  std::string next;
-  if (ending == Ending::kEndsJob && code == Code::kExhausted) {
-    next =
-        "; take checkpoints, or give the logs more room (log_memory_bytes, data_dir), and start the job anew: under "
-        "another name, or this one once it is free, by `warren forget --job=" +
-        options_.job + "`";
-  } else if (ending == Ending::kEndsJob) {
-    next =
-        "; if what the workers had on disk still exists, start all of them again with it (data_dir); otherwise start "
-        "the job anew: under another name, or this one once it is free, by `warren forget --job=" +
-        options_.job + "`";
-  } else if (resume) {
-    next = lost.empty() ? "; the ranks stop, connect again and go on"
-           : shrinks()  ? "; the other ranks wait for it for " +
-                             seconds(static_cast<std::int64_t>(settings_.grace_ms())) + " at most, and go on"
-                       : "; the other ranks wait until it is started again, and go on";
-  } else if (code == Code::kDesync) {
-    next = "; make all ranks call the same things in the same order";
-    next += ", then start the job again";
-    if (logged()) next += ": it goes on from " + program_version();
-  } else if (logged()) {
-    next = "; all processes start again from " + program_version();
-  } else if (lost.empty()) {
-    next = "; all ranks have to join again";
-  } else {
-    next = "; restart it and all ranks join again, or start the job again";
-  }
+  const std::string next = what_comes_next(code, lost, ending);
   // What to do comes last and must survive a long reason.
   const std::string reason = wire_text(what).substr(0, limits::kMaxReasonBytes - next.size());
   interrupt_.Clear();
@@ -284,6 +286,12 @@ void TrackerMachine::end_generation(Code code, const std::string& what, const st
             " is over: " + interrupt_.reason(),
         effects);
   }
+  stop_members(now, effects);
+  arm(next_repeat_);
+  maybe_gather(now, effects);
+}
+
+void TrackerMachine::stop_members(TimeMs now, Effects& effects) {
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     Member& m = members_[rank];
     if (m.state == MemberState::kGone) continue;
@@ -300,8 +308,6 @@ void TrackerMachine::end_generation(Code code, const std::string& what, const st
     lose(rank);
     effects.emplace_back(Drop{Incarnation(plan_.members(static_cast<int>(rank)).incarnation())});
   }
-  arm(next_repeat_);
-  maybe_gather(now, effects);
 }
 
 void TrackerMachine::interrupt_by_evidence(TimeMs now, Effects& effects) {
@@ -311,8 +317,8 @@ void TrackerMachine::interrupt_by_evidence(TimeMs now, Effects& effects) {
   for (const Evidence& e : evidence_) {
     // Where a relay has died, both ends lose the link.
     const RankPair pair = pair_of(static_cast<std::uint32_t>(e.reporter), static_cast<std::uint32_t>(e.peer));
-    if (takes_detour(pair)) {
-      broken_detours_.insert(pair);
+    if (Rewiring::takes_detour(plan_, pair)) {
+      rewiring_.note_broken(pair);
       continue;
     }
     ++named[e.peer];
@@ -557,8 +563,7 @@ std::vector<Testimony> TrackerMachine::testimonies(TimeMs now) const {
 // Says each finding, and then acts on it (replace.cc, rewire.cc).
 void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
   // A rank that lost a link waits in vain. A rank whose links never come up is not slow. Neither is judged.
-  const bool futile = std::ranges::any_of(futile_, [](const auto& f) { return is_unusable(f.second); });
-  if (!evidence_.empty() || futile || now < judge_from_) return;
+  if (!evidence_.empty() || futile_.any_unusable() || now < judge_from_) return;
   const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
   const auto found = find_stragglers(testimonies(now), straggler_limits(timeout_ms()), name_of);
   const auto changes = watch_.look(found, now);

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
-#include <utility>
 
-#include "recovery/base/limits.h"
 #include "recovery/tracker/tracker_machine.h"
 #include "recovery/tracker/transitions.h"
 
@@ -25,39 +23,17 @@ bool avoids(const RingProblem& problem, const std::vector<std::uint32_t>& best, 
   };
   return uses(problem.current) && !uses(best);
 }
-std::string text_of(const std::vector<std::uint32_t>& ranks) {
-  constexpr std::size_t kMost = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size() && i < kMost; ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  }
-  if (ranks.size() > kMost) text += " and " + std::to_string(ranks.size() - kMost) + " more";
-  return text;
-}
 }  // namespace
 
 std::int64_t TrackerMachine::rewire_after_ms() const {
   return straggler_limits(timeout_ms()).window_ms;
 }
 
-bool TrackerMachine::takes_detour(const RankPair& pair) const {
-  return std::ranges::any_of(plan_.detours(), [&](const wire::Detour& d) { return RankPair{d.a(), d.b()} == pair; });
-}
-
-std::set<RankPair> TrackerMachine::slow_links(const std::vector<StragglerWatch::Standing>& standing) const {
-  std::set<RankPair> slow;
-  for (const wire::Detour& d : plan_.detours()) slow.insert({d.a(), d.b()});
-  for (const StragglerWatch::Standing& s : standing) {
-    if (s.verdict.blame == Blame::kSlowLink) slow.insert(pair_in(s.verdict));
-  }
-  return slow;
-}
-
 std::map<RankPair, std::uint32_t> TrackerMachine::links_to_avoid() const {
   // Whose bytes go straight again is the worse one.
   constexpr std::uint32_t kByWayOfOthers = 1, kStraight = 2;
   std::map<RankPair, std::uint32_t> slow;
-  for (const auto& [pair, why] : hopeless_) slow[pair] = kStraight;
+  for (const auto& [pair, why] : rewiring_.hopeless()) slow[pair] = kStraight;
   for (const wire::Detour& d : plan_.detours()) slow[{d.a(), d.b()}] = kByWayOfOthers;
   return slow;
 }
@@ -90,25 +66,9 @@ bool TrackerMachine::may_reorder() const {
   return plan_.orders().empty() || plan_.orders(plan_.orders_size() - 1).from_version() < next_version().value;
 }
 
-// Why the bytes of this link take no other way; empty: they may.
-std::string TrackerMachine::no_way(const RankPair& pair, const std::set<RankPair>& slow) const {
-  if (const auto it = hopeless_.find(pair); it != hopeless_.end()) return it->second;
-  if (plan_.detours_size() == static_cast<int>(limits::kMaxDetours)) {
-    return "those of " + std::to_string(limits::kMaxDetours) + " links go by way of others already, which is the limit";
-  }
-  for (const std::uint32_t rank : {pair.a, pair.b}) {
-    const auto slow_links = std::ranges::count_if(slow, [&](const RankPair& p) { return p.a == rank || p.b == rank; });
-    if (slow_links > 1) {
-      return "rank " + std::to_string(rank) + " has " + std::to_string(slow_links) +
-             " slow links: what all of them share is slow";
-    }
-  }
-  return find_ways(plan_.members(), pair, slow).obstacle;
-}
-
 void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standing, TimeMs now) const {
   if (!rewires()) return;
-  const std::set<RankPair> slow = slow_links(standing);
+  const std::set<RankPair> slow = Rewiring::slow_links(plan_, standing);
   // Found once for all of them: it takes longest.
   std::optional<RingProblem> ring;
   std::vector<std::uint32_t> best;
@@ -124,13 +84,13 @@ void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standin
     const std::int64_t left_ms = s.since + rewire_after_ms() - now;
     const std::string when = left_ms <= 0 ? " now" : " in " + seconds_text(left_ms);
     std::string& next = s.verdict.next;
-    if (takes_detour(pair)) {
+    if (Rewiring::takes_detour(plan_, pair)) {
       next = "bytes that go by way of others go straight again" + when;
-    } else if (const std::string why = no_way(pair, slow); !why.empty()) {
+    } else if (const std::string why = rewiring_.obstacle(plan_, pair, slow); !why.empty()) {
       next = "its bytes take the same way: " + why;
     } else {
-      const std::int64_t wait_ms = std::max(left_ms, no_rewire_before_ - now);
-      next = "its bytes go by way of " + text_of(find_ways(plan_.members(), pair, slow).relays) +
+      const std::int64_t wait_ms = std::max(left_ms, rewiring_.not_before() - now);
+      next = "its bytes go by way of " + text_of_ranks(find_ways(plan_.members(), pair, slow).relays) +
              (wait_ms <= 0 ? " now" : " in " + seconds_text(wait_ms));
       if (ring && avoids(*ring, best, pair)) {
         next += ", and two checkpoints later the ring goes past it in another order";
@@ -147,102 +107,51 @@ void TrackerMachine::rewire(const std::vector<Verdict>& found, TimeMs now, Effec
     const bool steady = m.state == MemberState::kActive && m.activity && !m.activity->replaying() && !m.draining;
     if (!steady && !absent(rank)) return;
   }
-  const std::vector<StragglerWatch::Standing> standing = watch_.standing();
-  const std::set<RankPair> slow = slow_links(standing);
-  std::set<RankPair> change;
-  std::string text;
-  std::erase_if(no_ways_, [&](const auto& n) { return !slow.contains(n.first); });
-  for (const StragglerWatch::Standing& s : standing) {
-    const Verdict& v = s.verdict;
-    const bool again = std::ranges::any_of(found, [&](const Verdict& f) { return f.key() == v.key(); });
-    if (v.blame != Blame::kSlowLink || !again || now < s.since + rewire_after_ms()) continue;
-    const RankPair pair = pair_in(v);
-    const bool undone = takes_detour(pair);
-    if (!undone) {
-      const std::string why = no_way(pair, slow);
-      if (!why.empty() && no_ways_[pair] != why) {
-        count(Transition::rewire_obstructed);
-        no_ways_[pair] = why;
-        log(Severity::kWarning, "not_rewired",
-            "the bytes between " + name(pair.a) + " and " + name(pair.b) +
-                " take the same way, which has been slow for " + seconds_text(now - s.since) + ": " + why,
-            effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
-      }
-      if (!why.empty() || now < no_rewire_before_) continue;
-    }
-    if (!change.insert(pair).second) continue;
-    if (undone) {
-      count(Transition::rewire_undone);
-      // What has come of it is known, for as long as these lives are there.
-      hopeless_.emplace(pair, "by way of others they were as slow");
-    } else {
-      count(Transition::rewired);
-    }
-    if (change.size() == 1) {
-      text = "the link between " + name(pair.a) + " and " + name(pair.b) + " has been slow for " +
-             seconds_text(now - s.since) +
-             (undone ? " by way of others, too: its bytes go straight again" : ": its bytes go by way of others");
-    }
+  const Rewiring::Look look =
+      rewiring_.look(plan_, watch_.standing(), found, now, rewire_after_ms(), replacement_pause_ms());
+  for (const Rewiring::Look::Obstructed& o : look.obstructed) {
+    count(Transition::rewire_obstructed);
+    log_not_rewired("the bytes between " + ends_of(o.link.pair) + " take the same way, which has been slow for " +
+                        seconds_text(now - o.link.since) + ": " + o.why,
+                    o.link.pair, effects);
   }
-  if (change.empty()) return;
-  if (change.size() > 1) text += " (and " + std::to_string(change.size() - 1) + " more links change)";
-  rewired_ = std::move(change);
-  no_rewire_before_ = now + replacement_pause_ms();
+  if (look.changes.empty()) return;
+  for (const Rewiring::Look::Change& c : look.changes) {
+    count(c.undone ? Transition::rewire_undone : Transition::rewired);
+  }
+  const Rewiring::Look::Change& first = look.changes.front();
+  std::string text =
+      "the link between " + ends_of(first.link.pair) + " has been slow for " + seconds_text(now - first.link.since) +
+      (first.undone ? " by way of others, too: its bytes go straight again" : ": its bytes go by way of others");
+  if (look.changes.size() > 1) text += " (and " + std::to_string(look.changes.size() - 1) + " more links change)";
   end_generation(Code::kPeerLost, text, {}, Ending::kResumes, now, effects);
 }
 
+std::string TrackerMachine::ends_of(const RankPair& pair) const {
+  return name(pair.a) + " and " + name(pair.b);
+}
+
+void TrackerMachine::log_not_rewired(const std::string& text, const RankPair& pair, Effects& effects) const {
+  log(Severity::kWarning, "not_rewired", text, effects,
+      {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
+}
+
 void TrackerMachine::choose_detours(const wire::Plan& before, TimeMs now, Effects& effects) {
-  const std::set<RankPair> change = std::exchange(rewired_, {});
-  const std::set<RankPair> broken = std::exchange(broken_detours_, {});
-  no_ways_.clear();
-  // What was measured was so between these lives.
-  const auto lives_on = [&](std::uint32_t rank) {
-    const auto i = static_cast<int>(rank);
-    return i < before.members_size() && i < plan_.members_size() && !plan_.members(i).absent() &&
-           plan_.members(i).incarnation() == before.members(i).incarnation();
-  };
-  const auto same = [&](const RankPair& pair) { return lives_on(pair.a) && lives_on(pair.b); };
-  std::erase_if(hopeless_, [&](const auto& entry) { return !same(entry.first); });
-  std::erase_if(broken_before_, [&](const RankPair& pair) { return !same(pair); });
-  std::set<RankPair> slow = change;
-  for (const wire::Detour& d : before.detours()) {
-    const RankPair pair = {d.a(), d.b()};
-    // A slow link is better than one that does not come up. Once may have been chance: it is tried again after a pause.
-    if (broken.contains(pair) && same(pair) && std::ranges::all_of(d.relays(), lives_on)) {
-      const std::string why = "by way of " + text_of({d.relays().begin(), d.relays().end()}) + " its connections broke";
-      if (!broken_before_.insert(pair).second) hopeless_.emplace(pair, why);
-      no_rewire_before_ = now + replacement_pause_ms();
-      count(Transition::detour_broken);
-      log(Severity::kWarning, "not_rewired",
-          "from generation " + std::to_string(generation_.value) + " on the bytes between " + name(pair.a) + " and " +
-              name(pair.b) + " go straight: " + why,
-          effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
-      continue;
-    }
-    slow.insert(pair);
-  }
-  std::erase_if(slow, [&](const RankPair& pair) { return !same(pair) || hopeless_.contains(pair); });
-  for (const RankPair& pair : slow) {
-    if (plan_.detours_size() == static_cast<int>(limits::kMaxDetours)) break;
-    const Ways ways = find_ways(plan_.members(), pair, slow);
-    if (ways.relays.empty()) {
-      count(Transition::detour_dropped);
-      log(Severity::kWarning, "not_rewired",
-          "from generation " + std::to_string(generation_.value) + " on the bytes between " + name(pair.a) + " and " +
-              name(pair.b) + " go straight: " + ways.obstacle,
-          effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
+  using Kind = Rewiring::Choice::Kind;
+  const std::string from = "from generation " + std::to_string(generation_.value) + " on the bytes between ";
+  for (const Rewiring::Choice& c : rewiring_.choose(before, plan_, now, replacement_pause_ms())) {
+    if (c.kind != Kind::kRewired) {
+      count(c.kind == Kind::kBroke ? Transition::detour_broken : Transition::detour_dropped);
+      log_not_rewired(from + ends_of(c.pair) + " go straight: " + c.why, c.pair, effects);
       continue;
     }
     wire::Detour& d = *plan_.add_detours();
-    d.set_a(pair.a);
-    d.set_b(pair.b);
-    d.mutable_relays()->Add(ways.relays.begin(), ways.relays.end());
-    if (!change.contains(pair)) continue;
-    no_rewire_before_ = now + replacement_pause_ms();
-    log(Severity::kInfo, "rewired",
-        "from generation " + std::to_string(generation_.value) + " on the bytes between " + name(pair.a) + " and " +
-            name(pair.b) + " go by way of " + text_of(ways.relays),
-        effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
+    d.set_a(c.pair.a);
+    d.set_b(c.pair.b);
+    d.mutable_relays()->Add(c.relays.begin(), c.relays.end());
+    if (!c.is_new) continue;
+    log(Severity::kInfo, "rewired", from + ends_of(c.pair) + " go by way of " + text_of_ranks(c.relays), effects,
+        {{"rank", std::to_string(c.pair.a)}, {"peer", std::to_string(c.pair.b)}});
   }
 }
 
@@ -278,7 +187,7 @@ void TrackerMachine::choose_order(const wire::Plan& before, Effects& effects) {
   std::size_t links = 0;
   for (const auto& [pair, slowness] : slow) {
     if (!avoids(problem, found, pair)) continue;
-    if (++links == 1) past = "the link between " + name(pair.a) + " and " + name(pair.b);
+    if (++links == 1) past = "the link between " + ends_of(pair);
   }
   if (links == 0) past = "links that are slower";
   if (links > 1) past += " and " + std::to_string(links - 1) + " more";

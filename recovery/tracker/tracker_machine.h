@@ -83,12 +83,15 @@
 #include "recovery/decide/ring_order.h"
 #include "recovery/decide/verdict.h"
 #include "recovery/tracker/ballot.h"
+#include "recovery/tracker/futile_links.h"
+#include "recovery/tracker/job_view.h"
 #include "recovery/tracker/leavers.h"
 #include "recovery/tracker/lost_job.h"
 #include "recovery/tracker/plan_maker.h"
 #include "recovery/tracker/plan_start.h"
 #include "recovery/tracker/promises.h"
 #include "recovery/tracker/retired_lives.h"
+#include "recovery/tracker/rewiring.h"
 #include "recovery/tracker/spare_bench.h"
 #include "recovery/tracker/topology_planner.h"
 #include "recovery/tracker/waiting_room.h"
@@ -128,7 +131,7 @@ using TrackerEffect = std::variant<tracker_effect::Persist, tracker_effect::Forg
 
 class TrackerMachine {
  public:
-  enum class State : std::uint8_t { kGathering, kRunning, kInterrupted, kFinished };
+  using State = JobState;
 
   // Each transition that the machine can take; counted, so that the simulator can tell that all were exercised.
   enum class Transition : std::uint8_t;
@@ -160,72 +163,10 @@ class TrackerMachine {
   void forget(const std::string& why, std::vector<TrackerEffect>& effects);
 
   // For /status and the simulator.
-  // As in wire::GpuCounters: of one life, or of all.
-  struct GpuCounts {
-    std::uint64_t readers = 0, inputs_lent = 0, finals_from_gpus = 0, rounds_exchanged = 0;
-  };
-  struct MemberView {
-    Rank rank;  // kNoRank before the first plan
-    std::string worker_id, host_id;
-    Incarnation incarnation;  // 0: lost, its place is kept
-    bool alive = false;
-    std::int64_t last_heard_ms_ago = 0;
-    std::uint64_t rounds_finished = 0, bytes_moved = 0;
-    GpuCounts gpu;
-    std::uint32_t attempt = 0;
-    std::vector<wire::CurrentRound> rounds;
-    std::optional<wire::Activity> activity;  // as of its newest heartbeat of this generation
-    std::optional<wire::Draining> draining;  // with what is left of its time
-    bool replaced = false;                   // it leaves because a spare takes its place
-    bool excluded = false;                   // it leaves, and the job goes on without it
-    bool absent = false;                     // the job goes on without it
-    bool suspect = false;                    // alive, as far as is known, and silent for longer than it usually is
-    std::uint32_t lives = 0;                 // that have had the rank, or are about to
-    bool waits = false;                      // for the next plan: it has joined, or stopped
-    bool candidate = false;                  // for the place of another worker; with `waits`
-    std::optional<wire::LogFill> log;        // as its newest heartbeat tells
-    std::string disk_trouble;                // as its newest heartbeat tells; empty: its disk takes what it has to
-  };
-  struct SpareView {
-    std::string worker_id, host_id;
-    Incarnation incarnation;
-    std::int64_t last_heard_ms_ago = 0;
-    Rank called_for = kNoRank;
-    std::optional<Version> followed;  // the checkpoint that it holds
-  };
-  struct View {
-    State state;
-    bool lost = false;  // the job cannot go on: `last_interrupt` says why, and what to do
-    Generation generation;
-    std::uint32_t world_size = 0, replicas = 0;
-    std::uint32_t min_workers = 0;  // 0: the job waits for lost ranks
-    Timeline timeline;
-    std::optional<Version> committed;
-    std::string unprotected;               // why a loss would undo what is not committed; empty: it would not
-    std::vector<wire::Position> frontier;  // of the newest plan
-    std::vector<wire::Detour> detours;     // likewise
-    std::vector<wire::RingOrder> orders;   // likewise
-    std::size_t votes = 0;                 // for the next version
-    std::vector<std::string> waiting_for;  // who keeps the next plan from being made, at most kMaxMissingNames
-    std::string last_interrupt;            // why the last generation ended; empty: none did
-    std::vector<MemberView> members;
-    std::vector<SpareView> spares;
-    std::uint64_t spares_used = 0;  // that have taken a place
-    std::uint64_t interrupts = 0, joins = 0, refusals = 0;
-    std::uint64_t preemptions = 0;  // members that left because their places were needed elsewhere
-    // Over all ranks and their lives, also those that are over, as far as this tracker was told; a round counts for
-    // each of its ranks. Readers: of the lives that are there.
-    GpuCounts gpu;
-    // Since the newest round that a member has finished, replayed ones too, and since the newest commit; without one,
-    // since this tracker has known the job.
-    std::int64_t last_round_ms_ago = 0, last_commit_ms_ago = 0;
-    TimeMs now;  // of this view
-    StragglerLimits limits;
-    // The waits of ranks for each other, by round; while no generation runs, the workers that are waited for.
-    std::vector<std::string> waits;
-    std::vector<StragglerWatch::Standing> verdicts;
-    std::array<std::uint64_t, kBlames> verdicts_ever{};  // by kind
-  };
+  using GpuCounts = JobView::GpuCounts;
+  using MemberView = JobView::Member;
+  using SpareView = JobView::Spare;
+  using View = JobView;
   [[nodiscard]] View view(TimeMs now) const;
   // What the host of this life holds counts: it has a rank, or serves. For the simulator.
   [[nodiscard]] bool counts_on(Incarnation life) const;
@@ -461,6 +402,8 @@ class TrackerMachine {
   // After each look at stragglers (rewire.cc).
   void rewire(const std::vector<Verdict>& found, TimeMs now, Effects& effects);
   void foresee_ways(std::vector<StragglerWatch::Standing>& standing, TimeMs now) const;
+  [[nodiscard]] std::string ends_of(const RankPair& pair) const;  // "rank 2 (…) and rank 5 (…)"
+  void log_not_rewired(const std::string& text, const RankPair& pair, Effects& effects) const;
   // Of plan_, whose members are known.
   void choose_detours(const wire::Plan& before, TimeMs now, Effects& effects);
   // Likewise; detours are chosen.
@@ -475,21 +418,11 @@ class TrackerMachine {
   // what is committed.
   [[nodiscard]] Version first_unbegun() const { return newest_begun().next(); }
   [[nodiscard]] Version newest_begun() const;
-  [[nodiscard]] std::set<RankPair> slow_links(const std::vector<StragglerWatch::Standing>& standing) const;
-  [[nodiscard]] std::string no_way(const RankPair& pair, const std::set<RankPair>& slow) const;
-  [[nodiscard]] bool takes_detour(const RankPair& pair) const;
   [[nodiscard]] bool rewires() const { return settings_.rewire() && logged(); }
   [[nodiscard]] bool reorders() const { return settings_.reorders() && rewires(); }
   [[nodiscard]] std::int64_t rewire_after_ms() const;
 
   // Links that end one generation after the other, in which nothing gets done (unusable.cc).
-  struct Futile {
-    int generations = 0;
-    std::optional<TimeMs> since;  // the first one began
-    Generation newest{};          // of them
-    std::string why_a, why_b;     // as the ends have said
-  };
-  [[nodiscard]] static bool is_unusable(const Futile& link);
   void note_futile(const Evidence& e);
   [[nodiscard]] bool has_untried_way(const RankPair& pair) const;
   [[nodiscard]] bool end_for_unusable(TimeMs now, Effects& effects);
@@ -603,6 +536,8 @@ class TrackerMachine {
   enum class Ending : std::uint8_t { kResumes, kRollsBack, kEndsJob };
   void end_generation(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, Ending ending,
                       TimeMs now, Effects& effects, wire::About about = {});
+  [[nodiscard]] std::string what_comes_next(Code code, const std::vector<std::uint32_t>& lost, Ending ending) const;
+  void stop_members(TimeMs now, Effects& effects);  // those that are there still hear the interrupt
   void catch_up(std::size_t rank, std::uint64_t generation, TimeMs now, Effects& effects);
   void commit(TimeMs now, Effects& effects);
   // A member was told of it by a tracker whose journal is not this one: it is lost, or this one is an older copy.
@@ -759,16 +694,11 @@ class TrackerMachine {
   LostJob lost_job_;
   std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
   std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
-  std::set<RankPair> rewired_;                    // links that change with the next plan
-  std::map<RankPair, std::string> hopeless_;      // why not by way of others, as long as these lives are there
-  std::map<RankPair, Futile> futile_;             // since anything got done
-  std::optional<std::string> recovery_to_tell_;   // that the job is whole again, once a round is done
-  std::int64_t join_timeout_ms_ = 0;              // the longest of those that have joined; 0: not known
-  std::set<RankPair> broken_detours_;             // in the generation that ends
-  std::set<RankPair> broken_before_;              // and in one before, between these lives
-  std::map<RankPair, std::string> no_ways_;       // why a slow link's bytes take the same way, as was said
-  TimeMs no_rewire_before_;
-  TimeMs next_repeat_;  // interrupts again, or a look at who waits
+  Rewiring rewiring_;
+  FutileLinks futile_;                           // since anything got done
+  std::optional<std::string> recovery_to_tell_;  // that the job is whole again, once a round is done
+  std::int64_t join_timeout_ms_ = 0;             // the longest of those that have joined; 0: not known
+  TimeMs next_repeat_;                           // interrupts again, or a look at who waits
   TimeMs next_log_;
   TimeMs next_resize_log_;  // that somebody wants another world size, and waits
   std::optional<TimeMs> deadline_;

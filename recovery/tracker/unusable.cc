@@ -3,7 +3,6 @@
 // host count as two hosts, and send each other bytes by TCP; bytes between hosts go by way of others. Where there is
 // none, the job ends when its workers would no longer wait for each other to join.
 #include <algorithm>
-#include <utility>
 
 #include "recovery/base/limits.h"
 #include "recovery/tracker/tracker_machine.h"
@@ -11,40 +10,26 @@
 
 namespace warren {
 
-namespace {
-// Generations that a link has ended in a row before another way is taken. Once is chance, and twice a slow start.
-constexpr int kMostFutile = 3;
-constexpr std::size_t kMostNoted = 256;
-}  // namespace
-
-bool TrackerMachine::is_unusable(const Futile& link) {
-  return link.generations >= kMostFutile;
-}
-
 void TrackerMachine::note_futile(const Evidence& e) {
   if (!logged()) return;
-  const RankPair pair = pair_of(static_cast<std::uint32_t>(e.reporter), static_cast<std::uint32_t>(e.peer));
-  if (futile_.size() == kMostNoted && !futile_.contains(pair)) return;
-  Futile& link = futile_[pair];
-  if (!link.since) link.since = since_;
-  if (std::exchange(link.newest, Generation(plan_.generation())) != Generation(plan_.generation())) ++link.generations;
-  (e.reporter == pair.a ? link.why_a : link.why_b) = e.text;
+  futile_.note(static_cast<std::uint32_t>(e.reporter), static_cast<std::uint32_t>(e.peer), e.text,
+               Generation(plan_.generation()), since_);
 }
 
 bool TrackerMachine::has_untried_way(const RankPair& pair) const {
   const auto host = [&](std::uint32_t rank) { return plan_.members(static_cast<int>(rank)).host_id(); };
   if (host(pair.a) == host(pair.b)) return true;
-  return rewires() && !takes_detour(pair) && !hopeless_.contains(pair) &&
+  return rewires() && !Rewiring::takes_detour(plan_, pair) && !rewiring_.hopeless().contains(pair) &&
          !find_ways(plan_.members(), pair, {pair}).relays.empty();
 }
 
 // True: there is nothing more to wait for, and the job has ended.
 bool TrackerMachine::end_for_unusable(TimeMs now, Effects& effects) {
   const std::int64_t patience_ms = join_timeout_ms_ == 0 ? limits::kDefaultJoinTimeoutMs : join_timeout_ms_;
-  const auto found = std::ranges::find_if(futile_, [&](const auto& f) {
-    return is_unusable(f.second) && now - *f.second.since >= patience_ms && !has_untried_way(f.first);
+  const auto found = std::ranges::find_if(futile_.all(), [&](const auto& f) {
+    return f.second.is_unusable() && now - *f.second.since >= patience_ms && !has_untried_way(f.first);
   });
-  if (found == futile_.end()) return false;
+  if (found == futile_.all().end()) return false;
   const auto& [pair, link] = *found;
   count(Transition::unusable_ended);
   std::string text = name(pair.a) + " and " + name(pair.b) +
@@ -71,29 +56,22 @@ void TrackerMachine::set_apart(Effects& effects) {
   };
   while (true) {
     // The rank that has most of these links: it is the one that maps nothing.
-    std::map<std::uint32_t, int> links;
-    for (const auto& [pair, link] : futile_) {
-      if (!is_unusable(link) || !shares(pair)) continue;
-      ++links[pair.a];
-      ++links[pair.b];
-    }
-    if (links.empty()) return;
-    const auto most = std::ranges::max_element(links, {}, [](const auto& l) { return l.second; });
-    const wire::Member& member = by_rank.at(most->first)->member;
+    const std::optional<FutileLinks::Worst> worst = futile_.worst_rank(shares);
+    if (!worst) return;
+    const wire::Member& member = by_rank.at(worst->rank)->member;
     const std::string before = member.host_id();
-    const std::string suffix = ":rank-" + std::to_string(most->first);
+    const std::string rank = std::to_string(worst->rank);
+    const std::string suffix = ":rank-" + rank;
     waiting_.move_to_host(member.worker_id(), before.substr(0, limits::kMaxHostIdBytes - suffix.size()) + suffix);
     // Its links are new ones.
-    for (auto& [pair, link] : futile_) {
-      if (pair.a == most->first || pair.b == most->first) link.generations = 0;
-    }
+    futile_.judge_anew(worst->rank);
     count(Transition::set_apart);
     log(Severity::kWarning, "set_apart",
-        "rank " + std::to_string(most->first) + " (worker " + member.worker_id() +
+        "rank " + rank + " (worker " + member.worker_id() +
             ") counts as a host of its own from now on, and exchanges bytes by TCP: it shares no memory with " +
-            (links.size() > 2 ? std::to_string(most->second) + " other ranks" : "another rank") + " of host " + before +
+            (worst->ranks > 2 ? std::to_string(worst->links) + " other ranks" : "another rank") + " of host " + before +
             ", as their own logs say",
-        effects, {{"rank", std::to_string(most->first)}});
+        effects, {{"rank", rank}});
   }
 }
 
@@ -111,18 +89,19 @@ void TrackerMachine::look_at_futile(const wire::Plan& before) {
   const bool stands_still = same(before.frontier(), plan_.frontier()) && same(before.setups(), plan_.setups()) &&
                             before.timeline() == plan_.timeline();
   if (!stands_still) futile_.clear();
-  std::erase_if(futile_, [&](const auto& f) { return !same_life(f.first.a) || !same_life(f.first.b); });
+  futile_.forget_if([&](const RankPair& pair) { return !same_life(pair.a) || !same_life(pair.b); });
   if (!rewires()) return;
-  for (auto& [pair, link] : futile_) {
+  std::vector<RankPair> changing;
+  for (const auto& [pair, link] : futile_.all()) {
     const auto& a = plan_.members(static_cast<int>(pair.a));
     const auto& b = plan_.members(static_cast<int>(pair.b));
-    const bool takes_one = std::ranges::any_of(before.detours(), [&, p = pair](const wire::Detour& d) {
-      return RankPair{d.a(), d.b()} == p;
-    });
-    if (!is_unusable(link) || a.host_id() == b.host_id() || takes_one || hopeless_.contains(pair)) continue;
-    if (find_ways(plan_.members(), pair, {pair}).relays.empty()) continue;
-    rewired_.insert(pair);
-    link.generations = 0;
+    if (!link.is_unusable() || a.host_id() == b.host_id()) continue;
+    if (Rewiring::takes_detour(before, pair) || rewiring_.hopeless().contains(pair)) continue;
+    if (!find_ways(plan_.members(), pair, {pair}).relays.empty()) changing.push_back(pair);
+  }
+  for (const RankPair& pair : changing) {
+    rewiring_.change_with_next_plan(pair);
+    futile_.judge_anew(pair);
   }
 }
 

@@ -14,6 +14,7 @@
 // has no part in the job then, repeats its Leave, and ends when it is told to, or when its time is over.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -240,6 +241,8 @@ class WorkerMachine {
   void check_invariants() const;
 
  private:
+  // More broken links than this say nothing new.
+  static constexpr std::size_t kMaxBrokenLinks = 64;
   struct BrokenLink {
     Rank peer;
     std::string evidence;
