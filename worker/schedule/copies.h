@@ -48,7 +48,9 @@ class Copies {
   // Where results differ by rank. The ranks whose finals concern this rank, its own or those it keeps a copy of:
   [[nodiscard]] const std::vector<std::int32_t>& owners() const { return owners_; }
   // This rank sends its input `a`, elements `result`, to their owner: it keeps a copy if it sits in another domain.
-  void publish_sent(std::int32_t owner, const Operand& a, const Range& result);
+  // Returns the step that the send has to wait for: the piece is then the owner's only word that the copy is there.
+  // kNoStep: the send need not wait.
+  StepId publish_sent(std::int32_t owner, const Operand& a, const Range& result);
   // Elements `result`, which stand at `output_at` in the owner's output once `published` has run, go to the ranks that
   // keep copies for the owner, which publish them. They came from `source`, which may have kept one. All ranks that are
   // concerned call it in the same order.
@@ -57,6 +59,11 @@ class Copies {
   void close();
 
  private:
+  [[nodiscard]] bool closes_around() const;  // the root, or rank 0; else all tell all
+  [[nodiscard]] bool tells_center(std::int32_t rank, std::int32_t center) const;
+  [[nodiscard]] std::vector<StepId> joined(const std::vector<StepId>& steps);  // at most one step, after all of these
+  void close_around(std::int32_t center, const std::vector<StepId>& published);
+  void disseminate(const std::vector<StepId>& published);
   // Whether the rank that sends final values to their owner publishes them too.
   [[nodiscard]] bool source_keeps(std::int32_t owner, std::int32_t source) const;
 

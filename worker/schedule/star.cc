@@ -35,8 +35,9 @@ void star_gather(const Request& request, Builder& builder, Copies& copies) {
         final = builder.copy(output(result.at), from, chunk.count, false);
         if (keeps) final = copies.publish(output(result.at), result, final);
       } else if (request.rank == peer) {
-        builder.send(request.root, input(chunk.at), chunk.count);
-        copies.publish_sent(request.root, input(chunk.at), result);
+        // Whoever has the piece knows then that it is published, and this rank need not say so.
+        const StepId kept = copies.publish_sent(request.root, input(chunk.at), result);
+        builder.send(request.root, input(chunk.at), chunk.count, {kept});
       }
       copies.back_up(request.root, peer, result, result.at, final);
     }
