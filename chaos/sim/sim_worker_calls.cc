@@ -163,12 +163,11 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   calls_.push_back(std::move(active));
   a.call->self = a.call;
   if (a.step.values == Values::kFresh && spec.sends) judge_.sends(a.step, timeline_, host());
-  const bool repeats =
-      a.step.blocking && !a.step.setup && !prepares && !on_gpu && spec.collective != Collective::kPoint;
+  const bool repeats = a.step.blocking && !a.step.setup && !prepares && !on_gpu;
   const RoundId round = life_.engine().next_round(group);
   const bool at_once = repeats && life_.engine().run_at_once(group, spec, 1);
   if (at_once) {
-    a.call->round = round;
+    if (spec.collective != Collective::kPoint) a.call->round = round;
     a.call->self.reset();
     a.call->settled = a.call->finished = true;
   }

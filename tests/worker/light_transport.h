@@ -59,7 +59,12 @@ class LightTransport final : public Transport {
     if (broken.ok()) sent[s.link].emplace_back(s.payload.begin(), s.payload.end());
     return Completion{s.token, broken};
   }
-  void move_payloads(LinkId, Token, std::span<const std::byte>, const std::byte*) override {}
+  void move_payloads(LinkId link, Token token, std::span<const std::byte> from, const std::byte* to) override {
+    for (Sending& s : sends_) {
+      if (s.link != link || s.token != token || s.payload.data() < from.data()) continue;
+      s.payload = {to + (s.payload.data() - from.data()), s.payload.size()};
+    }
+  }
   std::size_t poll(std::span<Completion>) override { return 0; }
   void collect_pollfds(std::vector<pollfd>&) override {}
   void close_all() override {}

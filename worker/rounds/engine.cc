@@ -154,12 +154,26 @@ bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
   Group* const group = groups_.find(id);
   if (group == nullptr) return false;
   try {
+    if (spec.collective == Collective::kPoint) return run_point_at_once(*group, spec, looks);
     return group->rounds.run_at_once(spec, looks);
   } catch (...) {
-    // A part of the round may have left.
-    stop(Status(Code::kExhausted, "no memory for " + to_string(group->rounds.next_round())));
+    // A part of the round, or of the message, may have left.
+    const bool message = spec.collective == Collective::kPoint;
+    stop(Status(Code::kExhausted, "no memory for " + (message ? "a message" : to_string(group->rounds.next_round()))));
     throw;
   }
+}
+
+bool Engine::run_point_at_once(Group& group, const CallSpec& spec, int looks) {
+  {
+    const ShownAtOnce shown(shared_.board);
+    if (!group.points.run_at_once(spec, looks)) return false;
+  }
+  // A message that has not left, or not all of it, is one that no call waits for.
+  groups_.settle(group);
+  RoundBoard::add(shared_.board.rounds_finished, 1);
+  if (spec.sends) RoundBoard::add(shared_.board.bytes_moved, spec.count * element_bytes(spec));
+  return true;
 }
 
 Status Engine::submit(GroupId id, Call& call) {

@@ -191,7 +191,8 @@ class Engine {
 
   // A blocking call of this spec, which has passed validate() and has no prepare function, no wire type, no name and no
   // buffers of its own: carries out its round here, without a Call, if the group has run one that asked for the same
-  // and nothing else is under way. A message that has not come is looked for at most `looks` times more.
+  // and nothing else is under way. A small message is carried out here, too. A frame that has not come is looked for at
+  // most `looks` times more.
   //
   // True: the round is over, and well. False: submit() the call before anything else; what has been done of its round
   // is gone on with.
@@ -233,6 +234,7 @@ class Engine {
   [[nodiscard]] std::vector<std::string> describe_waits() const;
 
  private:
+  [[nodiscard]] bool run_point_at_once(Group& group, const CallSpec& spec, int looks);
   [[nodiscard]] Status submit_point(Group& group, Call& call);
   void check(Group& group);
   void close(const Group& group);

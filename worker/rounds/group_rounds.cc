@@ -10,18 +10,6 @@
 #include "recovery/base/text.h"
 
 namespace warren::worker {
-namespace {
-
-// The board shows a round that no slot shows.
-struct ShownAtOnce {
-  explicit ShownAtOnce(RoundBoard& shown_on) : board(shown_on) { board.at_once.store(true, std::memory_order_relaxed); }
-  ~ShownAtOnce() { board.at_once.store(false, std::memory_order_relaxed); }
-  ShownAtOnce(const ShownAtOnce&) = delete;
-  ShownAtOnce& operator=(const ShownAtOnce&) = delete;
-  RoundBoard& board;
-};
-
-}  // namespace
 
 GroupRounds::GroupRounds(SharedByGroups& shared, GroupId id, std::uint32_t channel, std::vector<Rank> members,
                          std::int32_t rank, std::uint32_t slot)

@@ -196,4 +196,13 @@ class RoundBoard {
   std::vector<Link> links_;  // by rank of the job
 };
 
+// While it lives, the board shows a call that no slot shows.
+struct ShownAtOnce {
+  explicit ShownAtOnce(RoundBoard& shown_on) : board(shown_on) { board.at_once.store(true, std::memory_order_relaxed); }
+  ~ShownAtOnce() { board.at_once.store(false, std::memory_order_relaxed); }
+  ShownAtOnce(const ShownAtOnce&) = delete;
+  ShownAtOnce& operator=(const ShownAtOnce&) = delete;
+  RoundBoard& board;
+};
+
 }  // namespace warren::worker

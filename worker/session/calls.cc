@@ -63,6 +63,9 @@ Status Session::run(GroupId group, const GroupShape& shape, const CallSpec& spec
   }
   if (!done) return run_by_call(lock, group, shape, spec, clear, contributors);
   if (!engine().finished_calls().empty()) driver_.run_callbacks(lock);
+  // A message that its link had no room for: the engine's thread sees to it while the program computes.
+  if (engine().unsettled()) [[unlikely]]
+    driver_.hand_over();
   driver_.yield_to_control(lock);
   contributors = nullptr;
   return {};

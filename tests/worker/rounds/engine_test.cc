@@ -11,10 +11,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "tests/sanitized.h"
 #include "tests/worker/mesh.h"
@@ -1089,6 +1093,148 @@ CallSpec point(std::vector<std::int32_t>& v, int peer, int tag, bool sends) {
   spec.tag = tag;
   spec.sends = sends;
   return spec;
+}
+
+// Sends and receives of rank 0 and rank 1, at once where that is possible and by a Call otherwise.
+class Messages {
+ public:
+  explicit Messages(const Mesh::Options& options) : mesh_(options) {}
+
+  [[nodiscard]] bool at_once(int rank, std::vector<std::int32_t>& v, int tag, bool sends, int looks = 1000) {
+    return mesh_.engine(rank).run_at_once(kWorldGroup, point(v, 1 - rank, tag, sends), looks);
+  }
+  Call& submit(int rank, std::vector<std::int32_t>& v, int tag, bool sends) {
+    calls_.push_back(std::make_unique<Call>());
+    calls_.back()->spec = point(v, 1 - rank, tag, sends);
+    EXPECT_TRUE(mesh_.engine(rank).submit(kWorldGroup, *calls_.back()).ok());
+    return *calls_.back();
+  }
+  void finish(const Call& call) {
+    ASSERT_TRUE(mesh_.run([&] { return call.finished.load(); }));
+  }
+  // The first message on a link, and of a version, takes the books.
+  void begin() {
+    for (const int from : {0, 1}) {
+      std::vector<std::int32_t> out{from}, in{-1};
+      // Rank 1 has a link by then, and without a log needs nothing else.
+      const bool sent = at_once(from, out, 0, true);
+      EXPECT_TRUE(from == 1 || !sent) << "no link is there";
+      const Call* const call = sent ? nullptr : &submit(from, out, 0, true);
+      finish(submit(1 - from, in, 0, false));
+      if (call != nullptr) finish(*call);
+      EXPECT_EQ(in, out);
+    }
+  }
+  Mesh& mesh() { return mesh_; }
+
+ private:
+  Mesh mesh_;
+  std::vector<std::unique_ptr<Call>> calls_;
+};
+
+void messages_run_at_once(const Mesh::Options& options) {
+  Messages messages(options);
+  messages.begin();
+  std::vector<std::int32_t> out(3), in(3);
+  const std::uint64_t finished = messages.mesh().board(1).rounds_finished;
+  for (int turn = 0; turn < 5; turn++) {
+    for (const int from : {0, 1}) {
+      out.assign(3, 10 * turn + from);
+      ASSERT_TRUE(messages.at_once(from, out, turn, true));
+      const std::vector<std::int32_t> sent = std::exchange(out, {7, 7, 7});
+      ASSERT_TRUE(messages.at_once(1 - from, in, turn, false));
+      EXPECT_EQ(in, sent);
+    }
+  }
+  EXPECT_EQ(messages.mesh().board(1).rounds_finished, finished + 10);
+  EXPECT_EQ(messages.mesh().engine(0).outstanding() + messages.mesh().engine(1).outstanding(), 0u);
+  // What has not come is waited for by a Call.
+  EXPECT_FALSE(messages.at_once(1, in, 4, false, 3));
+  const Call& waits = messages.submit(1, in, 4, false);
+  EXPECT_EQ(messages.mesh().engine(1).describe_waits().size(), 1u);
+  out = {1, 2, 3};
+  ASSERT_TRUE(messages.at_once(0, out, 4, true));
+  messages.finish(waits);
+  EXPECT_EQ(in, out);
+  // What has come under another tag is kept for its own receive.
+  out = {4, 4, 4};
+  ASSERT_TRUE(messages.at_once(0, out, 1, true));
+  out = {5, 5, 5};
+  ASSERT_TRUE(messages.at_once(0, out, 2, true));
+  EXPECT_FALSE(messages.at_once(1, in, 2, false));
+  messages.finish(messages.submit(1, in, 2, false));
+  EXPECT_EQ(in, out);
+  EXPECT_FALSE(messages.at_once(1, in, 1, false));
+  messages.finish(messages.submit(1, in, 1, false));
+  EXPECT_EQ(in, (std::vector<std::int32_t>{4, 4, 4}));
+  // After that at once again; of more than 200 bytes never.
+  ASSERT_TRUE(messages.at_once(0, out, 3, true));
+  ASSERT_TRUE(messages.at_once(1, in, 3, false));
+  std::vector<std::int32_t> much(51);
+  EXPECT_FALSE(messages.at_once(0, much, 3, true));
+  // Ranks that disagree hear of both calls.
+  ASSERT_TRUE(messages.at_once(0, out, 3, true));
+  std::vector<std::int32_t> fewer(2);
+  EXPECT_FALSE(messages.at_once(1, fewer, 3, false));
+  (void)messages.submit(1, fewer, 3, false);
+  std::optional<Engine::Failure> failure;
+  ASSERT_TRUE(messages.mesh().run([&] { return (failure = messages.mesh().engine(1).take_failure()).has_value(); }));
+  const Status why = failure->status;
+  EXPECT_EQ(why.code(), Code::kDesync);
+  EXPECT_NE(why.describe().find("sent 3 × i32 with tag 3"), std::string::npos) << why.describe();
+  messages.mesh().engine(1).stop(why);
+}
+
+TEST(Engine, ASmallMessageRunsAtOnce) {
+  for (const bool pipes : {false, true}) {
+    for (const std::size_t log_bytes : {std::size_t{0}, std::size_t{1} << 20}) {
+      Mesh::Options o;
+      o.pipes = o.one_host = pipes;
+      o.log_bytes = log_bytes;
+      messages_run_at_once(o);
+    }
+  }
+}
+
+// A full link takes a part of a message, or nothing: the message leaves when there is room, and in order.
+TEST(Engine, MessagesAtOnceThatALinkHasNoRoomForLeaveLater) {
+  for (const bool pipes : {false, true}) {
+    for (const std::size_t log_bytes : {std::size_t{0}, std::size_t{1} << 20}) {
+      Mesh::Options o;
+      o.pipes = o.one_host = pipes;
+      o.log_bytes = log_bytes;
+      o.socket_buffer_bytes = 4096;
+      o.ring_bytes = HostPipe::kLeastRingBytes;
+      Messages messages(o);
+      messages.begin();
+      constexpr int kMessages = 400;
+      int at_once = 0, waiting = 0;
+      std::vector<const Call*> sends;
+      std::deque<std::vector<std::int32_t>> buffers;
+      for (int i = 0; i < kMessages; i++) {
+        std::vector<std::int32_t> out(50, i);
+        if (messages.at_once(0, out, 0, true)) {
+          out.assign(50, -1);  // the buffer is the program's again
+          at_once++;
+          // The message that has not left is seen to by the engine's thread, and the next one takes a Call.
+          if (messages.mesh().engine(0).unsettled()) waiting++;
+          continue;
+        }
+        sends.push_back(&messages.submit(0, buffers.emplace_back(50, i), 0, true));
+      }
+      EXPECT_GT(at_once, 0);
+      EXPECT_LT(at_once, kMessages) << "the link had room for all";
+      EXPECT_LE(waiting, 1);
+      // Only a log keeps a message that the link has no room for.
+      if (log_bytes != 0) EXPECT_EQ(waiting, 1) << (pipes ? "pipes" : "sockets");
+      for (int i = 0; i < kMessages; i++) {
+        std::vector<std::int32_t> in(50, -2);
+        if (!messages.at_once(1, in, 0, false)) messages.finish(messages.submit(1, in, 0, false));
+        ASSERT_EQ(in, std::vector<std::int32_t>(50, i)) << i << (pipes ? ", by pipes" : "");
+      }
+      for (const Call* call : sends) messages.finish(*call);
+    }
+  }
 }
 
 // Of 192 to 212 bytes the first three are a part of their announcements, the others come in chunks.
