@@ -1,5 +1,4 @@
-// The loop that times an allreduce, reduce_scatter or allgather, the same for Warren and for every program that it is
-// compared with.
+// The loop that times a collective, the same for Warren and for every program that it is compared with.
 //
 // A sample is the time of a batch of calls in a row, from the earliest start to the latest end over all ranks, divided
 // by the batch. Ranks meet between batches in a futex barrier in shared memory, which costs the measured program
@@ -33,6 +32,7 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
@@ -166,30 +166,128 @@ inline std::uint64_t seed_of(int rank, std::size_t bytes) {
   return static_cast<std::uint64_t>(rank) + 1 + bytes * 131;
 }
 
-// What is measured. `count`: elements of a rank's larger buffer, of which each rank has a part.
-struct Collective {
-  Collective(const std::string& name, int rank, int ranks)
-      : scatters(name == "reduce_scatter"), gathers(name == "allgather"), rank_(rank), ranks_(ranks) {
-    if (!scatters && !gathers && name != "allreduce") fail("no such collective: " + name);
+// The collective that is measured. Of `count` elements, those of the larger buffer, each rank has a part. The root is
+// rank 0.
+//
+//   message      rank 2i sends `count` elements to rank 2i + 1, which sends as many back: a time is that of both ways
+//   allgatherv   the parts of even ranks are half as long, those of odd ranks half as long again
+class Collective {
+ public:
+  enum class Kind : std::uint8_t {
+    kAllreduce,
+    kReduce,
+    kBroadcast,
+    kBarrier,
+    kAllgather,
+    kAllgatherv,
+    kReduceScatter,
+    kGather,
+    kScatter,
+    kAllToAll,
+    kMessage
+  };
+  static constexpr std::string_view kNames[] = {"allreduce", "reduce",     "broadcast",      "barrier",
+                                                "allgather", "allgatherv", "reduce_scatter", "gather",
+                                                "scatter",   "all_to_all", "message"};
+
+  Collective(const std::string& name, int rank, int ranks) : rank_(rank), ranks_(ranks) {
+    const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+    if (found == std::end(kNames)) fail("no such collective: " + name);
+    kind_ = static_cast<Kind>(found - std::begin(kNames));
+    const bool in_pairs = kind_ == Kind::kMessage || kind_ == Kind::kAllgatherv;
+    if (in_pairs && ranks % 2 != 0) fail(name + " is measured with an even number of ranks");
   }
+  [[nodiscard]] Kind kind() const { return kind_; }
+  [[nodiscard]] int peer() const { return rank_ ^ 1; }
   [[nodiscard]] std::size_t part(std::size_t count) const {
     const auto all = static_cast<std::size_t>(ranks_);
     if (count % all != 0) fail("sizes have a whole number of elements for each rank");
     return count / all;
   }
-  [[nodiscard]] std::size_t in(std::size_t count) const { return gathers ? part(count) : count; }
-  [[nodiscard]] std::size_t out(std::size_t count) const { return scatters ? part(count) : count; }
-  // Where the output begins in the whole result.
-  [[nodiscard]] std::size_t out_at(std::size_t count) const {
-    return scatters ? static_cast<std::size_t>(rank_) * part(count) : 0;
+  // The ranks' parts of an allgatherv.
+  [[nodiscard]] std::vector<std::size_t> parts(std::size_t count) const {
+    if (part(count) % 2 != 0) fail("sizes have an even number of elements for each rank of an allgatherv");
+    std::vector<std::size_t> parts;
+    for (int r = 0; r < ranks_; ++r) parts.push_back(r % 2 == 0 ? part(count) / 2 : part(count) / 2 * 3);
+    return parts;
   }
-  bool scatters, gathers;
+  [[nodiscard]] std::size_t in(std::size_t count) const {
+    switch (kind_) {
+      case Kind::kBarrier: return 0;
+      case Kind::kBroadcast:
+      case Kind::kScatter: return rank_ == 0 ? count : 0;
+      case Kind::kAllgather:
+      case Kind::kGather: return part(count);
+      case Kind::kAllgatherv: return parts(count)[static_cast<std::size_t>(rank_)];
+      case Kind::kAllreduce:
+      case Kind::kReduce:
+      case Kind::kReduceScatter:
+      case Kind::kAllToAll:
+      case Kind::kMessage: return count;
+    }
+    fail("no such collective");
+  }
+  [[nodiscard]] std::size_t out(std::size_t count) const {
+    switch (kind_) {
+      case Kind::kBarrier: return 0;
+      case Kind::kBroadcast: return rank_ == 0 ? 0 : count;
+      case Kind::kReduce:
+      case Kind::kGather: return rank_ == 0 ? count : 0;
+      case Kind::kReduceScatter:
+      case Kind::kScatter: return part(count);
+      case Kind::kAllreduce:
+      case Kind::kAllgather:
+      case Kind::kAllgatherv:
+      case Kind::kAllToAll:
+      case Kind::kMessage: return count;
+    }
+    fail("no such collective");
+  }
+  [[nodiscard]] bool sums() const {
+    return kind_ == Kind::kAllreduce || kind_ == Kind::kReduce || kind_ == Kind::kReduceScatter;
+  }
+  // Where this rank's output begins in the sums of all inputs.
+  [[nodiscard]] std::size_t sum_at(std::size_t count) const {
+    return kind_ == Kind::kReduceScatter ? static_cast<std::size_t>(rank_) * part(count) : 0;
+  }
+  // This rank's output of a collective that only moves elements.
+  [[nodiscard]] std::vector<float> moved(std::size_t count) const {
+    std::vector<float> result;
+    result.reserve(out(count));
+    const auto append = [&](int from, std::size_t at, std::size_t elements) {
+      for (std::size_t i = 0; i < elements; ++i)
+        result.push_back(element(seed_of(from, count * sizeof(float)), at + i));
+    };
+    if (out(count) == 0) return result;
+    switch (kind_) {
+      case Kind::kBroadcast: append(0, 0, count); break;
+      case Kind::kScatter: append(0, static_cast<std::size_t>(rank_) * part(count), part(count)); break;
+      case Kind::kAllgather:
+      case Kind::kGather:
+        for (int r = 0; r < ranks_; ++r) append(r, 0, part(count));
+        break;
+      case Kind::kAllgatherv:
+        for (int r = 0; r < ranks_; ++r) append(r, 0, parts(count)[static_cast<std::size_t>(r)]);
+        break;
+      case Kind::kAllToAll:
+        for (int r = 0; r < ranks_; ++r) append(r, static_cast<std::size_t>(rank_) * part(count), part(count));
+        break;
+      case Kind::kMessage: append(peer(), 0, count); break;
+      case Kind::kBarrier:
+      case Kind::kAllreduce:
+      case Kind::kReduce:
+      case Kind::kReduceScatter: break;
+    }
+    return result;
+  }
 
  private:
+  Kind kind_{};
   int rank_, ranks_;
 };
 
-// What comes out, for all sizes, in memory that the ranks share: each computes a part of it.
+// The sums of the inputs, for all sizes, in memory that the ranks share: each computes a part of it. What a collective
+// only moves each rank computes for itself.
 class Expected {
  public:
   // `path`: a new file for each run, in a file system in memory.
@@ -207,25 +305,27 @@ class Expected {
 
   // This rank's part; whole when all ranks have been here.
   void compute(int rank, int ranks, std::size_t count, const Collective& collective) {
+    moved_.clear();
+    sum_at_ = collective.sum_at(count);
+    if (!collective.sums()) {
+      moved_ = collective.moved(count);
+      return;
+    }
     const auto begin_of = [&](int r) { return count * static_cast<std::size_t>(r) / static_cast<std::size_t>(ranks); };
     for (std::size_t i = begin_of(rank); i < begin_of(rank + 1); ++i) {
-      if (collective.gathers) {
-        const std::size_t part = collective.part(count);
-        sums_[i] = element(seed_of(static_cast<int>(i / part), count * sizeof(float)), i % part);
-        continue;
-      }
       double sum = 0;
       for (int r = 0; r < ranks; ++r) sum += static_cast<double>(element(seed_of(r, count * sizeof(float)), i));
       sums_[i] = static_cast<float>(sum);
     }
   }
 
-  // How many elements are not those from `at` on; fills them with NaNs on the way.
-  std::size_t check(float* result, std::size_t at, std::size_t count, int ranks) const {
-    const float most = 1e-5F * static_cast<float>(ranks);
+  // How many elements of this rank's output are wrong; fills them with NaNs on the way.
+  std::size_t check(float* result, std::size_t count, int ranks) const {
+    const float* const expected = moved_.empty() ? sums_ + sum_at_ : moved_.data();
+    const float most = moved_.empty() ? 1e-5F * static_cast<float>(ranks) : 0;
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      wrong += static_cast<std::size_t>(!(std::fabs(result[i] - sums_[at + i]) <= most));
+      wrong += static_cast<std::size_t>(!(std::fabs(result[i] - expected[i]) <= most));
       result[i] = std::numeric_limits<float>::quiet_NaN();
     }
     return wrong;
@@ -234,6 +334,8 @@ class Expected {
  private:
   std::size_t bytes_;
   float* sums_;
+  std::size_t sum_at_ = 0;
+  std::vector<float> moved_;
 };
 
 // Bytes for a disk that this process has given to the page cache or past it; 0 where the system does not say.
@@ -316,8 +418,8 @@ constexpr double kBadMoment = 1.25;           // times as long as usual
 constexpr double kMostInBadMomentsUs = 25e6;  // that one run spends on samples that are made again
 
 // Runs every size of --sizes and appends one JSON object a size to --json_file (rank 0).
-// Other arguments: --collective (allreduce, which is the default, reduce_scatter or allgather), --samples (at most 3
-// above 128 MiB), --batch_us (the batch is as many calls as take about this long), --cap_s for one size,
+// Other arguments: --collective (allreduce by default), --samples (at most 3 above 128 MiB), --batch_us (the batch is
+// as many calls as take about this long), --cap_s for one size,
 // --usual_copy_us (of Copies, on all cores at once; 0: every sample counts).
 inline void run(const Arguments& arguments, Meeting& meeting, int rank, int ranks, Subject& subject) {
   const long most_samples = arguments.number("samples", 9);
@@ -330,7 +432,9 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
   double bad_us = 0;  // rank 0's
   auto& shared = meeting.shared();
   const Collective collective(arguments.text("collective", "allreduce"), rank, ranks);
-  if (subject.in_place && (collective.scatters || collective.gathers)) fail("only allreduces are measured in place");
+  if (subject.in_place && collective.kind() != Collective::Kind::kAllreduce) {
+    fail("only allreduces are measured in place");
+  }
   const std::vector<std::size_t> sizes = arguments.sizes();
   Expected expected(arguments.text("meeting", "") + ".expected", *std::max_element(sizes.begin(), sizes.end()));
   for (const std::size_t bytes : sizes) {
@@ -345,7 +449,7 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
     const auto clear = [&] { std::memset(out.get(), 0, bytes); };
     const auto check = [&] {
       if (!subject.sums) return;
-      shared.wrong.fetch_add(expected.check(out.get(), collective.out_at(count), out_count, ranks));
+      shared.wrong.fetch_add(expected.check(out.get(), out_count, ranks));
       shared.checked.fetch_add(out_count);
     };
     subject.in_place ? fill() : poison();

@@ -45,8 +45,11 @@ def panel(left: float, top: float, title: str, lines: list[dict], sizes: list[in
 
 
 def legend(lines: list[dict], left: float, top: float) -> list[str]:
+    """Two rows of names: `top` is the upper one."""
     out, at = [], left
-    for each in lines:
+    for i, each in enumerate(lines):
+        if i == (len(lines) + 1) // 2 and len(lines) > 4:
+            at, top = left, top + 18
         dash = ' stroke-dasharray="5 4"' if each["dashed"] else ""
         out += [line(at, top - 4, at + 26, top - 4, f'stroke="{each["color"]}" stroke-width="2"{dash}'),
                 text(at + 32, top, each["name"], "start")]
@@ -64,12 +67,12 @@ def svg(panels: list[tuple[str, list[dict]]], sizes: list[int], size_name) -> st
             named.setdefault(each["name"], each)
     rows = -(-len(panels) // COLUMNS)
     width = COLUMNS * (LEFT + WIDTH + RIGHT)
-    height = rows * (TOP + HEIGHT + BOTTOM) + 34
+    height = rows * (TOP + HEIGHT + BOTTOM) + 52
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" '
            'fill="#222">', f'<rect width="{width}" height="{height}" fill="#fff"/>']
     for i, (title, lines) in enumerate(panels):
         left = LEFT + i % COLUMNS * (LEFT + WIDTH + RIGHT)
         top = TOP + i // COLUMNS * (TOP + HEIGHT + BOTTOM)
         out += panel(left, top, title, lines, sizes, size_name)
-    out += legend(list(named.values()), LEFT, height - 14)
+    out += legend(list(named.values()), LEFT, height - 32)
     return "\n".join([*out, "</svg>", ""])

@@ -33,6 +33,8 @@ LIMITED_BATCH_US = 400_000  # so long that what a link may send at once after a 
 LIMITED_ROUNDS = 3
 LIMITED_SAMPLES = 4
 LIMITED_BYTES = 100 << 20
+SIZES = "4,1K,64K,1M,16M,100M,256M"
+RESULTS = BUILD / "results.json"
 
 
 def say(text: str) -> None:
@@ -162,26 +164,36 @@ def usual_copy(seconds: int) -> str:
 
 def compare_collectives(options: argparse.Namespace) -> int:
     import collectives
+    if options.quick:
+        options.ranks, options.rounds, options.samples = "2,4", 1, 3
+        options.sizes = options.sizes or "64,4K,64K,1M"
+    chosen = options.names.split(",") if options.names else collectives.COLLECTIVES
+    if unknown := set(chosen) - set(collectives.COLLECTIVES):
+        raise SystemExit(f"unknown collectives: {', '.join(sorted(unknown))}; there are {', '.join(collectives.COLLECTIVES)}")
     results = {"machine": machine(), "rounds": options.rounds, "samples": options.samples, "cells": [], "commands": {}, "failures": []}
     build()
     usual = usual_copy(20)
-    for collective in collectives.COLLECTIVES:
-        arguments = [f"--sizes={collectives.SIZES}", f"--samples={options.samples}", usual, f"--collective={collective}"]
-        wanted = collectives.programs_of(collective)
-        before = len(results["cells"])
-        for ranks in map(int, options.ranks.split(",")):
-            measure(results, HOST, ranks, options.rounds, wanted, arguments, None)
-        if os.geteuid() == 0:
-            with network.network(HOSTS[PAIRS]) as hosts:
-                measure(results, PAIRS, RANKS_APART, options.rounds, wanted, arguments, hosts)
-        else:
-            results["failures"].append(f"{PAIRS}: it takes root to make them")
-        for cell in results["cells"][before:]:
-            cell["collective"] = collective
-    text = collectives.page_text(results)
+    for collective in chosen:
+        arguments = [f"--sizes={collectives.sizes_of(collective, options.sizes)}", f"--samples={options.samples}", usual,
+                     f"--collective={collective}"]
+        for way, place in collectives.WAYS.items():
+            wanted = collectives.programs_of(collective, way)
+            before = len(results["cells"])
+            if place == HOST:
+                for ranks in map(int, options.ranks.split(",")):
+                    measure(results, place, ranks, options.rounds, wanted, arguments, None)
+            elif os.geteuid() != 0:
+                results["failures"].append(f"{place}: it takes root to make them")
+            else:
+                with network.network(HOSTS[place]) as hosts:
+                    measure(results, place, RANKS_APART, options.rounds, wanted, arguments, hosts)
+            for cell in results["cells"][before:]:
+                cell |= {"collective": collective, "way": way}
+    json_path = BUILD / "collectives.json" if options.json == RESULTS else options.json
+    json_path.write_text(json.dumps(results))
     if not options.quick:
-        collectives.write(options.page or collectives.PAGE, text)
-    print(text)
+        collectives.write(options.page or collectives.PAGE, results)
+    print(collectives.page_text(results))
     wrong = sum(cell["wrong"] for cell in results["cells"])
     say(f"{wrong} wrong elements, failures: {results['failures'] or 'none'}")
     return 1 if wrong or results["failures"] else 0
@@ -190,10 +202,10 @@ def compare_collectives(options: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("--ranks", default="2,4,8", help="world sizes on one host")
-    parser.add_argument("--sizes", default="4,1K,64K,1M,16M,100M,256M", help="bytes")
+    parser.add_argument("--sizes", help=f"bytes (default: {SIZES}; of --collectives 64,4K,64K,1M,16M,100M)")
     parser.add_argument("--rounds", type=int, default=5, help="how often each program has its turn")
     parser.add_argument("--samples", type=int, default=7, help="of each size in one turn; 3 at most above 128 MiB")
-    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, up to 1 MiB, 3 rounds of 3 samples (1 among namespaces); writes no page")
+    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, up to 1 MiB, 3 rounds of 3 samples (1 among namespaces, and with --collectives); writes no page")
     parser.add_argument("--places", default="host,pairs,open,limited",
                         help="where: one host, 2 namespaces of 2 ranks, 4 of one, and those with 1 Gbit/s")
     parser.add_argument("--programs", help="only these, by their names in the tables, between commas")
@@ -204,11 +216,12 @@ def main() -> int:
     parser.add_argument("--choice", action="store_true",
                         help="what auto chooses beside each algorithm, instead of speed beside other programs")
     parser.add_argument("--collectives", action="store_true",
-                        help="reduce_scatter and allgather beside those of other programs, instead of allreduces")
+                        help="all collectives beside those of other programs, instead of allreduces")
+    parser.add_argument("--names", help="with --collectives: only these, between commas")
     parser.add_argument("--minutes", type=float, default=30, help="with --recovery: of each of the two long runs")
     parser.add_argument("--kills", type=int, default=200, help="with --recovery: of 4 workers, and of 8")
     parser.add_argument("--megabytes", type=int, default=10240, help="with --recovery: that are replayed")
-    parser.add_argument("--json", type=pathlib.Path, default=BUILD / "results.json", help="where the measurements go")
+    parser.add_argument("--json", type=pathlib.Path, default=RESULTS, help="where the measurements go")
     parser.add_argument("--page", type=pathlib.Path, help="the page to write into, instead of the benchmark's own in docs/measurements")
     options = parser.parse_args()
     if options.recovery:
@@ -241,6 +254,7 @@ def main() -> int:
         return 0
     if options.collectives:
         return compare_collectives(options)
+    options.sizes = options.sizes or SIZES
     if options.quick:
         options.ranks, options.sizes, options.rounds, options.samples = "2,4", "4,1K,64K,1M", 3, 3
     places = [{"host": HOST, "pairs": PAIRS, "open": OPEN, "limited": LIMITED}.get(name) for name in options.places.split(",")]

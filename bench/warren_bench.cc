@@ -24,19 +24,70 @@ int main(int argc, char** argv) {
   std::size_t count = 0;
   warren::bench::Subject subject;
   subject.name = arguments.text("name", "warren");
-  subject.prepare = [&](const float* i, float* o, std::size_t n) { in = i, out = o, count = n; };
-  subject.call = [&] {
-    expect(warren_allreduce(comm, in, out, count, WARREN_F32, WARREN_SUM, nullptr, nullptr), "allreduce");
-  };
-  const std::string collective = arguments.text("collective", "allreduce");
-  const auto part = [&] { return count / static_cast<std::size_t>(ranks); };
-  if (collective == "reduce_scatter") {
-    subject.call = [&] {
-      expect(warren_reduce_scatter(comm, in, out, part(), WARREN_F32, WARREN_SUM, nullptr, nullptr), "reduce_scatter");
-    };
-  } else if (collective == "allgather") {
-    subject.call = [&] { expect(warren_allgather(comm, in, out, part(), WARREN_F32, nullptr, nullptr), "allgather"); };
+  using Kind = warren::bench::Collective::Kind;
+  const warren::bench::Collective collective(arguments.text("collective", "allreduce"), rank, ranks);
+  const auto part = [&] { return collective.part(count); };
+  std::vector<std::size_t> parts;
+  switch (collective.kind()) {
+    case Kind::kAllreduce:
+      subject.call = [&] {
+        expect(warren_allreduce(comm, in, out, count, WARREN_F32, WARREN_SUM, nullptr, nullptr), "allreduce");
+      };
+      break;
+    case Kind::kReduce:
+      subject.call = [&] {
+        expect(warren_reduce(comm, in, out, count, WARREN_F32, WARREN_SUM, 0, nullptr, nullptr), "reduce");
+      };
+      break;
+    case Kind::kBroadcast:
+      subject.call = [&] {
+        void* const buffer = rank == 0 ? const_cast<float*>(in) : out;
+        expect(warren_broadcast(comm, buffer, count, WARREN_F32, 0, nullptr, nullptr), "broadcast");
+      };
+      break;
+    case Kind::kBarrier: subject.call = [&] { expect(warren_barrier(comm, nullptr, nullptr), "barrier"); }; break;
+    case Kind::kAllgather:
+      subject.call = [&] {
+        expect(warren_allgather(comm, in, out, part(), WARREN_F32, nullptr, nullptr), "allgather");
+      };
+      break;
+    case Kind::kAllgatherv:
+      subject.call = [&] {
+        expect(warren_allgatherv(comm, in, out, parts.data(), WARREN_F32, nullptr, nullptr), "allgatherv");
+      };
+      break;
+    case Kind::kReduceScatter:
+      subject.call = [&] {
+        expect(warren_reduce_scatter(comm, in, out, part(), WARREN_F32, WARREN_SUM, nullptr, nullptr),
+               "reduce_scatter");
+      };
+      break;
+    case Kind::kGather:
+      subject.call = [&] { expect(warren_gather(comm, in, out, part(), WARREN_F32, 0, nullptr, nullptr), "gather"); };
+      break;
+    case Kind::kScatter:
+      subject.call = [&] { expect(warren_scatter(comm, in, out, part(), WARREN_F32, 0, nullptr, nullptr), "scatter"); };
+      break;
+    case Kind::kAllToAll:
+      subject.call = [&] {
+        expect(warren_all_to_all(comm, in, out, part(), WARREN_F32, nullptr, nullptr), "all_to_all");
+      };
+      break;
+    case Kind::kMessage:
+      subject.call = [&] {
+        const auto send = [&] {
+          expect(warren_send(comm, in, count, WARREN_F32, collective.peer(), 0, nullptr, nullptr), "send");
+        };
+        if (rank % 2 == 0) send();
+        expect(warren_recv(comm, out, count, WARREN_F32, collective.peer(), 0, nullptr, nullptr), "recv");
+        if (rank % 2 != 0) send();
+      };
+      break;
   }
+  subject.prepare = [&](const float* i, float* o, std::size_t n) {
+    in = i, out = o, count = n;
+    if (collective.kind() == Kind::kAllgatherv) parts = collective.parts(n);
+  };
   subject.in_place = arguments.number("in_place", 0) != 0;
   if (arguments.number("allocated", 0) != 0) {
     subject.allocate = [comm](std::size_t bytes) {
