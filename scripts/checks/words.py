@@ -26,7 +26,7 @@ BUDGET = {
 # The text of a C or C++ source: strings and characters, which are skipped, and comments.
 CPP = re.compile(r'R"([^()\s\\]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\'|'
                  r"(//[^\n]*)|(/\*.*?\*/)", re.S)
-ITEM = re.compile(r"\s*(?:[-*+]|\d+\.|\(\w\))\s+")
+ITEM = re.compile(r"\A\s*(?:[-*+]|\d+\.|\(\w\))\s+")
 SENTENCE = re.compile(r"(?<=[.!?])[)\"'*]*\s+(?=[\"'(*`\[]*[A-Z0-9`])")
 OPENING = re.compile(r"[\s\"'(*]*(Whoever|Who|What|It|That)(?![\w'’])")
 ANYWHERE = {"Who", "Whoever", "What"}
