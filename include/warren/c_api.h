@@ -290,9 +290,9 @@ WARREN_API warren_code warren_load_checkpoint(warren_comm*, uint64_t* version, c
                                               size_t* global_bytes, const void** local, size_t* local_bytes);
 /* Takes a checkpoint: after the load, on what warren_create made. Outstanding calls are completed first. The call
  * returns when a snapshot is taken. Storing and commit follow while the program continues. The next checkpoint waits
- * for the commit; while the tracker is away it waits for room only. The global state is equal on all ranks, each of
- * which keeps a share, else WARREN_DESYNC. Local states may differ. All ranks give one, or all give NULL. Local states
- * are not for mode shrink. */
+ * for the commit; while the tracker is away it waits for room only. The global state is equal on all ranks, else
+ * WARREN_DESYNC. Each rank keeps a share of it. Local states may differ. All ranks give one, or all give NULL. Local
+ * states are not for mode shrink. */
 WARREN_API warren_code warren_checkpoint(warren_comm*, const void* global, size_t global_bytes, const void* local,
                                          size_t local_bytes);
 /* States that lie in several places: the state is their bytes, one after the other, and where it is cut does not
