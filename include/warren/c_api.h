@@ -10,11 +10,11 @@
  * take over if the two synchronize); a call that finds another one inside fails with WARREN_INVALID_ARGUMENT.
  * Different communicators made by warren_create are independent.
  *
- * Functions of the program's: the library calls them in the middle of a call, and they should not throw. A prepare
- * function, a reduction, or the function of a lazy checkpoint returns 0, or anything else where it has failed: that, or
- * what it throws, ends this worker's life in the job. The call that it was run for fails with WARREN_INTERNAL, and so
- * do all that follow; the other ranks wait for its next life, and nothing of what the function had written reaches
- * them. Callbacks must not throw.
+ * Functions of the program's. The library calls them in the middle of a call. A prepare function, a reduction and the
+ * function of a lazy checkpoint return 0 on success, else anything else. A failure, or an exception, ends this
+ * worker's life in the job. The call that ran the function fails with WARREN_INTERNAL, and so do all later ones. The
+ * other ranks wait for this worker's next life, and get nothing of what the function had written. Log sinks and
+ * completion callbacks must not throw.
  *
  * Fork: a child process must not use a communicator that its parent made; calls there fail with WARREN_CLOSED. The
  * parent's links, sockets and shared memory are closed in the child before its own code runs. So the other ranks notice
@@ -38,13 +38,13 @@ typedef enum warren_code {
   WARREN_INVALID_ARGUMENT = 1, /* change the call or the setting */
   WARREN_UNAVAILABLE = 2,      /* nobody answers, or a resource is missing */
   WARREN_REFUSED = 3,          /* the tracker or a peer said no: secret, job, version, world size */
-  WARREN_TIMEOUT = 4,
-  WARREN_PEER_LOST = 5, /* a rank is gone; destroy the communicator and create a new one to join again */
-  WARREN_DESYNC = 6,    /* ranks called different things */
-  WARREN_CLOSED = 7,    /* finalized, destroyed, forked or fenced */
-  WARREN_EXHAUSTED = 8, /* a limit was reached */
-  WARREN_CORRUPT = 9,   /* bytes do not match their checksum or format */
-  WARREN_INTERNAL = 10,
+  WARREN_TIMEOUT = 4,          /* a time that a setting or this call gives is over */
+  WARREN_PEER_LOST = 5,        /* a rank is gone; destroy the communicator and create a new one to join again */
+  WARREN_DESYNC = 6,           /* ranks called different things */
+  WARREN_CLOSED = 7,           /* finalized, destroyed, forked or fenced */
+  WARREN_EXHAUSTED = 8,        /* a limit was reached */
+  WARREN_CORRUPT = 9,          /* bytes do not match their checksum or format */
+  WARREN_INTERNAL = 10,        /* a function of the program's has failed, or the library met what it did not expect */
   WARREN_ROLLED_BACK = 11, /* the job starts again from its newest checkpoint: destroy the communicator, make another
                               and load; see on_rollback */
   WARREN_FINISHED = 12     /* the job has ended well: there is nothing left to do */
@@ -84,18 +84,23 @@ typedef struct warren_handle warren_handle; /* an asynchronous call */
 typedef struct warren_log_queue warren_log_queue;
 
 typedef enum warren_log_level { WARREN_LOG_INFO = 0, WARREN_LOG_WARNING = 1, WARREN_LOG_ERROR = 2 } warren_log_level;
-/* Called from any thread of the library, and from several at once, a line each; `text` is valid during the call. It may
- * be called until the communicator, those split from it and their handles are gone. The thread that talks to the
- * tracker waits for it: a sink that blocks, as on an interpreter's lock, holds up recoveries. A log queue does not. */
+/* Gets the library's log lines, one a call, from any thread of the library, and from several at once. `text` is valid
+ * during the call. The function may be called until the communicator, those split from it and their handles are gone.
+ * It must not block, as on an interpreter's lock: the thread that talks to the tracker waits for it, and recoveries
+ * with that thread. A program that may block takes a log queue. */
 typedef void (*warren_log_sink)(warren_log_level level, const char* text, void* context);
-/* Asked about ten times a second by a thread of the program's that waits in a call, or in warren_create. 0: it waits
- * on. Anything else: it does not, and this worker's life in the job is over, as by warren_abort. The function may take
- * long, and must not call the communicator's functions, except warren_abort. */
+/* Asks the program whether to wait on. Called about ten times a second, from a thread of the program's that waits in a
+ * call or in warren_create. 0: the thread waits on. Anything else ends the wait, and this worker's life in the job, as
+ * warren_abort does. The function may take long. Of the communicator's functions it may call warren_abort alone. */
 typedef int32_t (*warren_interrupt)(void* context);
-/* Called once when the call has finished, from the thread that finished it, which may be the library's. It must not
- * call the communicator's functions. */
+/* Tells that an asynchronous call has finished: called once, from the thread that finished the call, which may be the
+ * library's. `error` is NULL on success, else a text valid during the callback. It must not throw, or call the
+ * communicator's functions. Allowed are warren_handle_free, warren_handle_contributors, warren_free and warren_abort.
+ */
 typedef void (*warren_callback)(warren_code code, const char* error, void* context);
-/* for i in [0, n): inout[i] = a[i] (+) inout[i]; associative and commutative; must not block. 0: it has succeeded. */
+/* Combines n elements of `a` into `inout`: inout[i] = a[i] (+) inout[i]. Called from a thread inside a call. The
+ * operation is associative and commutative, unless the call says otherwise. It must not block. Memory is aligned to
+ * the element's size alone. Returns 0; anything else is a failure. */
 typedef int32_t (*warren_custom_reduce)(const void* a, void* inout, size_t n, void* context);
 
 /* One setting by its name in docs/settings.md, as text. */
@@ -105,8 +110,10 @@ typedef struct warren_setting {
 } warren_setting;
 enum { WARREN_MOST_SETTINGS = 64 };
 
-/* What is NULL, 0 or negative here is taken from WARREN_* variables, the file named by WARREN_CONFIG, the launcher's
- * variables, or the default, in this order. Fill with warren_options_init first. */
+/* Settings of warren_create. Fill with warren_options_init, then set members. A member that is NULL or 0 is not given.
+ * Where 0 is a value, -1 is not given. Such a setting comes from WARREN_* variables, the file of WARREN_CONFIG, the
+ * launcher's variables, or the default, in this order. Names say the unit: _ms milliseconds, _bytes bytes. Strings
+ * must be there until warren_create has returned. */
 typedef struct warren_options {
   size_t struct_size;    /* set by warren_options_init */
   const char* tracker;   /* "host:port" or "[v6]:port" */
@@ -118,63 +125,70 @@ typedef struct warren_options {
   const char* host_id;           /* equal for ranks that share memory; default: this machine and container */
   const char* bind_address;      /* where data links are accepted; default: the interface of the route to the tracker */
   const char* advertise_address; /* what peers are told to connect to; default: bind_address */
-  int64_t round_timeout_ms;
-  const char* transport;   /* "auto": shared memory within a host; "tcp" */
-  int64_t join_timeout_ms; /* how long to wait until world_size workers are there */
-  const char* algorithm;   /* "auto", "star", "tree", "butterfly", "ring", "direct" */
-  int64_t chunk_bytes;
-  int32_t streams;          /* TCP connections a link */
-  int32_t no_checksums;     /* 1: payload on TCP links, and what NCCL moves, is not checksummed */
-  int32_t check_call_sites; /* 1: ranks must make a collective from the same place of the program */
-  warren_log_sink log_sink; /* NULL: standard error */
+  int64_t round_timeout_ms;      /* how long a silent rank is waited for before it counts as lost; default 10,000 */
+  const char* transport;         /* "auto": shared memory within a host; "tcp" */
+  int64_t join_timeout_ms;       /* how long to wait until world_size workers are there */
+  const char* algorithm;         /* "auto", "star", "tree", "butterfly", "ring", "direct" */
+  int64_t chunk_bytes;           /* the most bytes that travel in one piece; default 256 KiB, at most 4 MiB */
+  int32_t streams;               /* TCP connections of each link between hosts, 1 to 16; default 1 */
+  int32_t no_checksums;          /* 1: payload on TCP links, and what NCCL moves, is not checksummed */
+  int32_t check_call_sites;      /* 1: ranks must make a collective from the same place of the program */
+  warren_log_sink log_sink;      /* NULL: standard error */
   void* log_context;
-  int32_t log_level;             /* least level that is logged, a warren_log_level; -1: taken from the settings */
-  const char* domain_id;         /* equal for what dies together; default: this machine */
-  int32_t replicas;              /* of what is logged, in distinct failure domains; 0: no fault tolerance;
-                                    -1: taken from the settings */
+  int32_t log_level;     /* least level that is logged, a warren_log_level; -1: taken from the settings */
+  const char* domain_id; /* equal for what dies together; default: this machine */
+  /* Replicas of each logged result and checkpoint, in distinct failure domains. 0: no fault tolerance; -1: taken from
+   * the settings. */
+  int32_t replicas;
   const char* log;               /* "memory", "async" or "sync": when results are written to data_dir */
   int64_t log_memory_bytes;      /* this rank's part of the log in memory */
   const char* data_dir;          /* directory for this host's log and checkpoints */
-  int64_t log_lag_ms;            /* async: what is older is written */
-  int64_t log_lag_bytes;         /* async: what is more is written */
-  int64_t log_disk_bytes;        /* budget in data_dir */
+  int64_t log_lag_ms;            /* log "async": results older than this are written to data_dir */
+  int64_t log_lag_bytes;         /* log "async": results beyond this many bytes are written to data_dir */
+  int64_t log_disk_bytes;        /* the most bytes of one worker's log in data_dir */
   const char* checkpoint_mirror; /* directory that gets a copy of each committed checkpoint */
   const char* on_rollback;       /* "exit": the process exits with code 77; "error": calls fail */
-  int64_t fusion_bytes;     /* of a round that small asynchronous allreduces share, see warren_fusion_begin; -1: taken
-                               from the settings; 0: none */
-  const char* timeline;     /* a file that gets a Chrome trace of calls, rounds and recoveries */
-  int64_t replace_after_ms; /* a rank that holds up the others for so long is left to a spare; 0: never;
-                               -1: taken from the settings */
-  const char* mode;         /* "wait": the job waits for workers that were lost; "shrink": it continues without them */
-  int32_t min_workers;      /* mode shrink: with how few; 0: taken from the settings */
-  int64_t grace_ms;         /* mode shrink: for how long it waits for them before; -1: taken from the settings */
-  int32_t no_rewire;        /* 1: bytes never go by way of other workers around a slow link */
-  int32_t max_workers;      /* mode shrink: how many workers the job may have, in place of world_size: it begins with
-                               fewer if no more come; 0: taken from the settings */
+  /* The most bytes of a fused round (warren_fusion_begin). 0: nothing is fused; -1: taken from the settings. */
+  int64_t fusion_bytes;
+  const char* timeline; /* a file that gets a Chrome trace of calls, rounds and recoveries */
+  /* How long a rank may hold up the others before a spare takes its rank. 0: a spare never does; -1: taken from the
+   * settings. */
+  int64_t replace_after_ms;
+  const char* mode;    /* "wait": the job waits for workers that were lost; "shrink": it continues without them */
+  int32_t min_workers; /* mode shrink: the fewest workers that the job continues with; 0: taken from the settings */
+  int64_t grace_ms;    /* mode shrink: how long the job waits for lost workers first; -1: taken from the settings */
+  int32_t no_rewire;   /* 1: bytes never go by way of other workers around a slow link */
+  int32_t max_workers; /* mode shrink: how many workers the job may have, in place of world_size: it begins with
+                          fewer if no more come; 0: taken from the settings */
   int32_t nondeterministic; /* 1: the ring may go around a slow link in another order, from a checkpoint on: results may
                                be rounded otherwise than in a run without it, alike on all workers */
   const char* log_full; /* what a full log does: "suspend": it gives up its oldest results, and a loss undoes what is
                            not committed; "error": calls fail */
   warren_setting settings[WARREN_MOST_SETTINGS]; /* by warren_options_set; they come before the members above */
   size_t settings_count;
-  warren_interrupt interrupt; /* NULL: nobody is asked */
+  warren_interrupt interrupt; /* NULL: no function is asked */
   void* interrupt_context;
   warren_log_queue* log_queue; /* log lines wait there, see below; not together with log_sink */
 } warren_options;
 
-/* `size`: of the struct as the program knows it, which an older header may have made smaller than this library's. */
+/* Fills `options` so that no setting is given. Call warren_options_init instead: it passes the size that the program
+ * was compiled with, which may be smaller than this library's. */
 WARREN_API void warren_options_init_sized(warren_options* options, size_t size);
 static inline void warren_options_init(warren_options* options) {
   warren_options_init_sized(options, sizeof *options);
 }
-/* Gives a setting by its name in docs/settings.md, also one that has no member above, or a switch that is to be off
- * whatever the variables say ("0"). The strings are kept as they are: they must be there until warren_create has
- * returned. Again: the newer value counts. WARREN_INVALID_ARGUMENT: there is no setting of this name. */
+/* Gives one setting by its name in docs/settings.md, also one without a member above. "0" turns a switch off, whatever
+ * the variables say. A second value for a name replaces the first. Strings must be there until warren_create has
+ * returned. WARREN_INVALID_ARGUMENT: an unknown name, an empty value, or options that warren_options_init did not
+ * fill. warren_create checks the value. */
 WARREN_API warren_code warren_options_set(warren_options* options, const char* name, const char* value);
+/* The library's version, as "0.1.0". A constant; from any thread. */
 WARREN_API const char* warren_version(void);
+/* The text of the calling thread's newest failure, with its causes; "" if there was none. Valid until that thread's
+ * next failure. A call that succeeds leaves it as it is. */
 WARREN_API const char* warren_last_error(void);
 
-/* The calling thread's newest failure, in fields. */
+/* Fields of the calling thread's newest failure. The texts are valid until that thread's next failure. */
 typedef struct warren_failure {
   warren_code code;  /* WARREN_OK: there was none */
   int32_t rank;      /* this worker's in its job; -1: it had none yet */
@@ -182,7 +196,8 @@ typedef struct warren_failure {
   const char* round; /* as texts name it, "5.3", or "p.0" before load_checkpoint; "": it happened in none */
   const char* text;  /* that of warren_last_error */
 } warren_failure;
-/* `size`: of the struct as the program knows it. The texts are valid until the thread's next failure. */
+/* Writes the calling thread's newest failure to `failure`. `size`: sizeof *failure as the program was compiled. From
+ * any thread. Call warren_last_failure instead, which passes the size. */
 WARREN_API void warren_last_failure_sized(warren_failure* failure, size_t size);
 static inline warren_failure warren_last_failure(void) {
   warren_failure failure;
@@ -222,7 +237,10 @@ WARREN_API warren_code warren_abort(warren_comm* comm, const char* reason);
  * this one has gone. NULL is allowed. */
 WARREN_API void warren_destroy(warren_comm* comm);
 
+/* This worker's rank in the communicator, from 0. -1: comm is NULL. From any thread, but not beside warren_destroy. */
 WARREN_API int32_t warren_rank(const warren_comm* comm);
+/* How many ranks the communicator has, absent and vacant ones included. -1: comm is NULL. From any thread, as
+ * warren_rank. */
 WARREN_API int32_t warren_world_size(const warren_comm* comm);
 /* Position among the ranks of this communicator on the same host, and how many they are. */
 WARREN_API int32_t warren_local_rank(const warren_comm* comm);
@@ -230,42 +248,51 @@ WARREN_API int32_t warren_local_size(const warren_comm* comm);
 /* Mode shrink: the least number of workers that the job continues with. Its ranks stay as they are, and world_size is
  * how many there are. 0: the job waits for workers that are lost. */
 WARREN_API int32_t warren_min_workers(const warren_comm* comm);
-/* Whose inputs are in a result: the ranks that took part, rising, the same on all ranks and in all lives. All of them,
- * but in mode shrink, where an average is over them too. Of the collective of this communicator whose blocking call, or
- * whose warren_wait, was the last to return well; WARREN_INVALID_ARGUMENT: there is none. *count: how many they are; as
- * many of them as `capacity` says are written to `ranks`, which is NULL only if that is 0. */
+/* Writes the ranks whose inputs are in this communicator's newest result. That is the result of the collective whose
+ * blocking call, warren_wait or warren_wait_for last returned WARREN_OK. Ranks rise, and are equal on all ranks and in
+ * all lives. All ranks are there, except in mode shrink, where an average counts only these. *count: how many they
+ * are. At most `capacity` are written; `ranks` is NULL only if that is 0. WARREN_INVALID_ARGUMENT: there is no result
+ * yet. */
 WARREN_API warren_code warren_contributors(warren_comm* comm, int32_t* ranks, size_t capacity, size_t* count);
-/* Rounds and bytes of payload sent since the communicator's job was joined. */
+/* Rounds and messages that this life has finished, replayed ones included, on all communicators of the job. 0: comm is
+ * NULL. */
 WARREN_API uint64_t warren_rounds_finished(const warren_comm* comm);
+/* Bytes of payload that this life has sent, on all communicators of the job. 0: comm is NULL. */
 WARREN_API uint64_t warren_bytes_sent(const warren_comm* comm);
-/* What ranks of this host do for each other on their GPUs (docs/gpu.md), in this life: how many read this one's memory
- * at present, each of which has made a large allreduce on its GPU; inputs of this rank that were left there for them;
- * and pieces of results that came from another rank's GPU instead of by way of the CPU. */
+/* How many ranks of this host read this rank's GPU memory at present (docs/gpu.md). Each of them has made a large
+ * allreduce on its GPU. */
 WARREN_API uint64_t warren_gpu_readers(const warren_comm* comm);
+/* How many inputs of this rank, in this life, lay on its GPU for other ranks of the host to read. */
 WARREN_API uint64_t warren_inputs_lent(const warren_comm* comm);
+/* How many pieces of results, in this life, came from another rank's GPU instead of the CPU. */
 WARREN_API uint64_t warren_finals_from_gpus(const warren_comm* comm);
-/* Rounds whose bytes NCCL was to move among GPUs, in this life. */
+/* How many rounds, in this life, NCCL was to move the bytes of among GPUs. */
 WARREN_API uint64_t warren_rounds_exchanged(const warren_comm* comm);
 
-/* Collective. Ranks with the same color make a new communicator, ordered by (key, rank); color -1: none (*out = NULL).
- */
+/* Splits `comm`; collective. Ranks with the same color (0 or more) make a new communicator, ordered by (key, rank).
+ * Color -1: *out is NULL. Another color, or mode shrink, is WARREN_INVALID_ARGUMENT. The new communicator goes with
+ * the one that warren_create made, at the latest. */
 WARREN_API warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_comm** out);
 
 /* Checkpoints and recovery (replicas >= 1). A program makes its collectives in this order: first those that every life
  * needs (the preamble), then warren_load_checkpoint once, then rounds and checkpoints in turn. A worker that is killed
- * and started again runs its program from the beginning: the preamble's results come from the log, load_checkpoint
- * gives the newest committed state, and the rounds after it that others have done already come from the log as well,
- * bit for bit, until it has caught up. So a program must compute the same calls from the same state in each of its
- * lives: same collectives, same counts, same order. Groups are split before the load, or in the version that uses them.
- *
- * load_checkpoint: *version: how many checkpoints the program had taken; 0: none, it starts from the beginning. The
- * states' memory belongs to the communicator and is valid until it is released or destroyed. Pointers may be NULL.
- * checkpoint: returns when a snapshot of the states is taken; the checkpoint is replicated, stored and committed behind
- * the program's back, and the next call waits for that. The global state is equal on all ranks (each keeps a share of
- * it); local states may differ. local NULL: this program has none, on all ranks. Ranks that differ get WARREN_DESYNC.
- */
+ * and started again runs its program from the beginning. The preamble's results come from the log.
+ * warren_load_checkpoint gives the newest committed state. The rounds after it that others have finished come from the
+ * log as well, bit for bit, until the worker has caught up. So a program must make the same calls from the same state
+ * in each of its lives: same collectives, same counts, same order. Groups are split before the load, or in the version
+ * that uses them. */
+
+/* Loads the newest committed checkpoint: once a life, on what warren_create made. In *version is how many checkpoints
+ * the program had taken; 0: none, the program starts from the beginning. The communicator owns the states' memory,
+ * which is valid until warren_release_states or warren_destroy. Result pointers may be NULL. Outstanding calls are
+ * completed first. A second call is WARREN_INVALID_ARGUMENT. Lost replicas are WARREN_UNAVAILABLE. */
 WARREN_API warren_code warren_load_checkpoint(warren_comm*, uint64_t* version, const void** global,
                                               size_t* global_bytes, const void** local, size_t* local_bytes);
+/* Takes a checkpoint: after the load, on what warren_create made. Outstanding calls are completed first. The call
+ * returns when a snapshot is taken. Storing and commit follow while the program continues. The next checkpoint waits
+ * for the commit; while the tracker is away it waits for room only. The global state is equal on all ranks, else
+ * WARREN_DESYNC. Each rank keeps a share of it. Local states may differ. All ranks give one, or all give NULL. Local
+ * states are not for mode shrink. */
 WARREN_API warren_code warren_checkpoint(warren_comm*, const void* global, size_t global_bytes, const void* local,
                                          size_t local_bytes);
 /* States that lie in several places: the state is their bytes, one after the other, and where it is cut does not
@@ -278,73 +305,68 @@ typedef struct warren_place {
  * local NULL: this program has no local states. */
 WARREN_API warren_code warren_checkpoint_places(warren_comm*, const warren_place* global, size_t global_places,
                                                 const warren_place* local, size_t local_places);
-/* As warren_checkpoint_places, of a global state that ranks cannot make alike, such as a pickle: the root's bytes are
- * the state, for all ranks. `global` is read on the root alone; the others give NULL and 0. Local states are each
- * rank's own. Two small rounds tell all ranks the state's hashes (8 bytes for 256 KiB); then the root logs all of the
- * state, and each other rank takes its share from there behind the program's back, before the commit: the root's
- * log_memory_bytes has room for all of it until the next commit. A root that is killed before the commit gives the
- * state again in its next life. A call that has failed, for want of room, cannot be made again: its rounds are made.
- * Where the root's next life gives another state, the job goes back to the checkpoint before
- * (WARREN_ROLLED_BACK): the two are never mixed. Not in mode shrink. */
+/* As warren_checkpoint_places, for a global state that ranks cannot make alike, such as a pickle. The root's bytes are
+ * the state of all ranks. Others' `global` is not read: NULL and 0. Local states are each rank's own. Two small rounds
+ * tell all ranks the state's hashes, 8 bytes for 256 KiB. The root logs the whole state, and the others fetch their
+ * shares before the commit. The root's log_memory_bytes must hold it until the next commit. A call that failed for
+ * want of room cannot be repeated. If the root is killed before the commit, its next life gives the state again. Where
+ * that differs, the job rolls back (WARREN_ROLLED_BACK): the two are never mixed. Not in mode shrink. */
 WARREN_API warren_code warren_checkpoint_from(warren_comm*, int32_t root, const warren_place* global,
                                               size_t global_places, const warren_place* local, size_t local_places);
-/* Copies the states that warren_load_checkpoint has given on this communicator to where the program wants them; those
- * on a GPU are written after the work on the stream of warren_use_stream, and are there for all streams when this
- * returns. As often as you like. WARREN_INVALID_ARGUMENT: the places have not the bytes of the state, or there is none
- * (version 0); nothing is written. Other errors as of a collective on buffers on a GPU; what is written then is
- * undefined. local NULL: the local state is left out. */
+/* Copies the loaded states to the program's places, any number of times, until warren_release_states. Places on a GPU
+ * are written after the work on the stream of warren_use_stream. They are ready for all streams when the call returns.
+ * local NULL: the local state is left out. WARREN_INVALID_ARGUMENT: the sizes differ, or no state is there; nothing is
+ * written. After any other error the places' contents are undefined. */
 WARREN_API warren_code warren_restore(warren_comm*, const warren_place* global, size_t global_places,
                                       const warren_place* local, size_t local_places);
-/* The lazy form: the model is serialized later, by `serialize`, which is called once, on the thread of the first call
- * of a communicator of this job that follows (a collective, a message, another checkpoint, finalize), before that call
- * does anything else. It sets *bytes and *size to the global state, in memory that stays valid until that call returns.
- * The model must not change between the last round before the checkpoint and the return of the first round after it, so
- * that what is serialized is the state at the checkpoint, on all ranks. There is no local state. `serialize` must not
- * use the communicator. The checkpoint is committed once all ranks have given their state: who dies before is replaced,
- * and its next life replays its way to the same checkpoint and gives it there. Should there be no room for the state,
- * that call fails with WARREN_EXHAUSTED and is not made; the next one asks again. With replicas 0, `serialize` is not
- * called. `context` must live until it was. */
+/* Takes a checkpoint whose global state `serialize` gives later; on what warren_create made. `serialize` runs once, on
+ * the thread of the job's next call (a collective, a message, another checkpoint, finalize), before that call does
+ * anything. It sets *bytes and *size; the memory stays valid until that call returns. It must not use the
+ * communicator. Do not change the model from the last round before the checkpoint until the first one after it
+ * returns. There is no local state. A life that dies first is replaced, and its next life replays to this point and
+ * gives the state. Without room, that call fails with WARREN_EXHAUSTED and is not made; the next call asks again. With
+ * replicas 0 `serialize` is not called. `context` must live until it was. Not in mode shrink. */
 typedef int32_t (*warren_serialize)(const void** bytes, size_t* size, void* context);
 WARREN_API warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context);
-/* Frees the memory of the states that warren_load_checkpoint has given: their pointers are invalid from then on, and
- * warren_restore fails. Again, or where nothing was loaded: nothing happens. */
+/* Frees the memory of the loaded states: their pointers are invalid from then on, and warren_restore fails. A second
+ * call, or one where nothing was loaded, does nothing. */
 WARREN_API warren_code warren_release_states(warren_comm*);
-/* How many ranks the job had when what load_checkpoint gave was taken; 0: it gave none. Another number than the job has
- * now where it was started again with another world size (the setting `resize`): the global state is there, local
- * states are not (*local NULL, 0 bytes), and nothing that was computed after that checkpoint, set-up rounds among it.
- */
+/* How many ranks the job had when the loaded checkpoint was taken; 0: none was loaded. The number may differ from
+ * warren_world_size after a start with the setting `resize`. The global state is then there. Local states (*local
+ * NULL, 0 bytes), set-up rounds and all later results are not. */
 WARREN_API uint32_t warren_checkpoint_world_size(const warren_comm*);
-/* How many checkpoints the program has taken, counted from what load returned. 0 in a child of a fork, as is what
- * follows. */
+/* How many checkpoints the program has taken, counted from the loaded version. 0 in a child of a fork. */
 WARREN_API uint64_t warren_checkpoint_version(const warren_comm*);
-/* The newest version that is committed, as far as this rank knows. */
+/* The newest committed version that this rank knows of. 0: none, or in a child of a fork. */
 WARREN_API uint64_t warren_committed_version(const warren_comm*);
-/* Calls on this communicator from here on, and on those split from it from here on, whose buffers lie on a GPU, read
- * and write them after the work that is on this stream (a cudaStream_t of that GPU; NULL, as at the beginning: its
- * default stream) when they are made, or when their prepare function has returned. When a call has finished, its
- * results are there for all streams. Where buffers may lie on a GPU: see "GPU buffers" below. */
+/* Sets the stream for buffers on a GPU, of later calls on this communicator and on those split from it later. Such
+ * calls read and write after the stream's work at the time of the call, or when their prepare function has returned.
+ * `stream`: a cudaStream_t of that GPU; NULL, as at the beginning: its default stream. Results are ready for all
+ * streams when a call has finished. See "GPU buffers" below. */
 WARREN_API warren_code warren_use_stream(warren_comm*, void* stream);
-/* Fusion. Asynchronous allreduces on this communicator between the two calls are put together, those of one type,
- * operation, wire type and named algorithm, if any, that follow each other, and made as one round: of up to `bytes`
- * (-1: the setting fusion_bytes; 0: nothing is put together) and 1,024 calls; larger ones are made alone. What was put
- * together is sent when the next call does not fit, before any other call of this communicator (a blocking or another
- * asynchronous one, a checkpoint), when one of it is waited, tested or freed, and by fusion_end. So ranks must not only
- * make the same collectives, but also first wait for, test, or free what they have just put together at the same places
- * among them (waiting for what was sent before, and callbacks, end nothing), with the same `bytes`; ranks that do not
- * get WARREN_DESYNC. Calls with a prepare function or a custom type are made alone, on all ranks alike, and so are
- * set-up rounds, which end nothing. Messages, calls of other communicators, another fusion_begin and
- * meets_round are WARREN_INVALID_ARGUMENT between the two: not all ranks make them at the same place. Each call's
- * handle ends as ever. The bits are those of one call of all elements, one call's after the other's: which algorithm
- * combines them, and in which order, follows from all that was put together, as it does from a call's size. They are
- * the same on all ranks, in each run and whatever fails; other cuts may round sums of floats otherwise. */
+/* Begins fusion: asynchronous allreduces of this communicator that follow each other share rounds until
+ * warren_fusion_end. Calls of one type, operation, wire type and named algorithm are fused: up to `bytes` and 1,024
+ * calls a round. With `bytes` -1 the setting fusion_bytes counts; with 0 nothing is fused. Larger calls, calls with a
+ * prepare function or a custom type, and set-up rounds are made alone.
+ *
+ * A round is sent when the next call does not fit, before any other call of this communicator, and by
+ * warren_fusion_end. It is also sent when one of its calls is waited for, tested or freed. Set-up rounds, callbacks,
+ * and waiting for calls already sent do not send it. Ranks do all this at the same places with the same `bytes`; else
+ * WARREN_DESYNC. Meanwhile messages, calls of other communicators, warren_meets_round and another warren_fusion_begin
+ * are WARREN_INVALID_ARGUMENT.
+ *
+ * The bits are those of one call of all the round's elements, equal on all ranks and in each run. Other cuts may round
+ * sums of floats differently. */
 WARREN_API warren_code warren_fusion_begin(warren_comm*, int64_t bytes);
+/* Sends what is left, and ends fusion. WARREN_INVALID_ARGUMENT: none has begun. */
 WARREN_API warren_code warren_fusion_end(warren_comm*);
 /* A span of the program's own in the timeline (docs/timeline.md), on the calling thread's row; spans of a thread nest.
  * Nothing happens where there is no timeline. From any thread, also beside a call. */
 WARREN_API warren_code warren_span_begin(warren_comm*, const char* name);
 WARREN_API warren_code warren_span_end(warren_comm*);
-/* What is said of one call beside its arguments. Fill with warren_call_options_init first; it is read before the call
- * returns, also where that is asynchronous, but for `prepare_context`. NULL in its place: nothing is said. */
+/* Options of one call beside its arguments. Fill with warren_call_options_init, then set members. They are read before
+ * the call returns, also where it is asynchronous; `prepare_context` lives until the call has finished. NULL in their
+ * place: none is given. */
 typedef struct warren_call_options {
   size_t struct_size; /* set by warren_call_options_init */
   /* Where the call stands: what errors name, and what is compared where call sites are. NULL: `address`, an address in
@@ -354,13 +376,13 @@ typedef struct warren_call_options {
   const char* function;
   const void* address;
   int32_t line;
-  /* The f32 values of an allreduce or reduce_scatter by sum, average, min or max, or of an allgather, travel and are
-   * logged as WARREN_F16, WARREN_BF16, or, not by min and max, WARREN_I8; 0, WARREN_F32: as they are. Inputs are
-   * rounded to it (to nearest even), combined in f32, and the result is rounded to it once more, on all ranks, so that
-   * they all have the same bits; docs/algorithms.md has the bounds of the error. What is beyond f16's range, over
-   * 65,504, becomes infinite. As I8, each 256 values (of a share, where there are shares) have a scale, so that the
-   * largest of them is 127: the error is relative to it, and a NaN or infinity makes NaNs of all 256. Ranks that give
-   * different wire types, or none, get WARREN_DESYNC. */
+  /* The type in which f32 values of this call travel and are logged: WARREN_F16, WARREN_BF16 or WARREN_I8. 0,
+   * WARREN_F32: as they are. For an allreduce or reduce_scatter by sum, average, min or max (not I8), and an
+   * allgather. Inputs are rounded to it (to nearest even) and combined in f32. The result is rounded once more, to the
+   * same bits on all ranks; docs/algorithms.md has the bounds of the error. Values beyond f16's range, over 65,504,
+   * become infinite. As I8, each 256 values (of a share, where there are shares) have a scale, so that the largest of
+   * them is 127. The error is relative to it, and a NaN or infinity makes NaNs of all 256. Ranks that give different
+   * wire types, or none, get WARREN_DESYNC. */
   int32_t wire;
   /* "star", "tree", "butterfly", "ring" or "direct", whatever the setting says; NULL, "auto": as it says. Equal on all
    * ranks: others get WARREN_DESYNC. docs/algorithms.md has a table of what serves which collective. */
@@ -372,9 +394,9 @@ typedef struct warren_call_options {
    * WARREN_INTERNAL, nothing of the buffer reaches another rank, and this worker's life in the job is over. */
   int32_t (*prepare)(void* context);
   void* prepare_context;
-  /* A call that has not finished so many milliseconds after it was made ends this worker's life in the job: it fails
-   * with WARREN_TIMEOUT, and so do all that follow; the other ranks wait for its next life. Recoveries count. 0: it
-   * takes as long as it takes. */
+  /* How long the call may take, in milliseconds, recoveries included. If it takes longer, this worker's life in the
+   * job ends: the call fails with WARREN_TIMEOUT, and so do all that follow. The other ranks wait for its next life.
+   * 0: no limit. */
   int64_t timeout_ms;
   /* What warren_site_of has given for the place of the call, in place of `file`, `line` and `function`: quicker where a
    * place makes many calls. 0: it is not given. */
@@ -385,12 +407,12 @@ static inline void warren_call_options_init(warren_call_options* options) {
   warren_call_options_init_sized(options, sizeof *options);
 }
 
-/* A group of these ranks of `comm`, which they alone make; ranks[i] is its rank i. Of `options`, which may be NULL, the
- * place of the call counts. All of its members, and no other rank, call it with the same name (1 to 128 bytes) and
- * list; it returns when all of them have. So ranks that are in several groups make those they share in the same order.
- * Ranks that give one name other lists get WARREN_DESYNC, as soon as a message crosses between two of them. A name is
- * free again when the group is destroyed; on one rank, two groups of one name at once are WARREN_INVALID_ARGUMENT. As
- * with split, groups are made before load_checkpoint, or in the version that uses them. */
+/* Makes a group of `count` ranks of `comm`; ranks[i] is its rank i. The group's members alone call it, with the same
+ * name (1 to 128 bytes) and list; it returns when all have. Of `options`, which may be NULL, only the call's place may
+ * be given; else WARREN_INVALID_ARGUMENT. Ranks in several groups make shared ones in the same order. Ranks that give
+ * one name different lists get WARREN_DESYNC when a message crosses between two of them. A name is free once the group
+ * is destroyed; a second group of that name is WARREN_INVALID_ARGUMENT. Make groups before the load, or in the version
+ * that uses them. Not in mode shrink. */
 WARREN_API warren_code warren_group(warren_comm* comm, const char* name, const int32_t* ranks, size_t count,
                                     const warren_call_options* options, warren_comm** out);
 
@@ -408,12 +430,12 @@ WARREN_API warren_code warren_group(warren_comm* comm, const char* name, const i
  *  - with replicas 0 nothing is kept: it is a round like any other. */
 /* Whether the job knows a set-up round of this name: it was begun, and not lost since. */
 WARREN_API warren_code warren_once_known(warren_comm*, const char* name, int32_t* known);
-/* For layers that find set-up rounds out without names. A process that has loaded a version and meets a call in it that
- * the others may make now, or may have made long ago: whether the job's next round of this version is called from one
- * of `sites` (1 to 16), each what warren_site_of gives. Waits until a rank, or the log, can tell. If every other rank
- * asks the same for the same call they all make the round, and the answer is yes; if some ask for another call nobody
- * can tell, and all processes start again from the newest checkpoint. If the answer is no, the round is another one, or
- * the version has no more: this process is to make no round here. Only on the communicator that warren_create made. */
+/* Asks whether the next round of this version is called from one of `sites`: 1 to 16 values of warren_site_of. *meets
+ * 1: yes. 0: no, and this process makes no round here. For layers that find set-up rounds without names, in a process
+ * that has loaded a version. The call waits until a rank or the log can tell. If every other rank asks for the same
+ * call, the answer is yes, and all make the round. If some ask for another call, all processes start again from the
+ * newest checkpoint. Only on what warren_create made, after the load, outside fusion and not in mode shrink; else
+ * WARREN_INVALID_ARGUMENT. */
 WARREN_API warren_code warren_meets_round(warren_comm*, const uint64_t* sites, size_t count, int32_t* meets);
 /* The call site that a place of a program's source is; 0: `file` is NULL or empty. The library remembers the file's
  * name, so that errors can tell it. From any thread. */
@@ -441,10 +463,11 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
  *
  * A checkpoint of states on a GPU returns when they are copied within it (this rank's share of the global one, and the
  * local one; to memory of the CPU where they do not fit into device_snapshot_bytes): the program may write to them.
- * They come to the log while it continues; the next checkpoint, and finalize, wait for that. Should the log have no
- * room for them, the program's next call fails with WARREN_EXHAUSTED and is not made; after it they try again.
- *
- * Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
+ * They come to the log while the program continues; the next checkpoint, and finalize, wait for that. Should the log
+ * have no room for them, the program's next call fails with WARREN_EXHAUSTED and is not made; after it they try again.
+ */
+
+/* Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
  * place", and must not overlap it otherwise. On failure outputs are undefined. handle NULL: the call blocks; otherwise
  * it returns at once, buffers stay untouched until the handle has finished, and the handle must be freed.
  * Calls are numbered in the order of issue, which must be the same on all ranks of the communicator.
@@ -469,8 +492,9 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
  */
 WARREN_API warren_code warren_allreduce(warren_comm*, const void* in, void* out, size_t count, warren_type, warren_op,
                                         const warren_call_options*, warren_handle**);
-/* Elements of element_bytes (1 .. 4 MiB) combined by `reduce`; `context` must live until the call has finished. Which
- * rank combines what follows from the algorithm: a reduction is called on some ranks, from a thread inside a call. */
+/* As warren_allreduce, of elements of element_bytes (1 byte to 4 MiB) that `reduce` combines. All ranks give equal
+ * functions. The algorithm decides which rank combines what: `reduce` is called on some ranks, from a thread inside a
+ * call. `context` must live until the call has finished. */
 WARREN_API warren_code warren_allreduce_custom(warren_comm*, const void* in, void* out, size_t count,
                                                size_t element_bytes, warren_custom_reduce reduce, void* context,
                                                const warren_call_options*, warren_handle**);
@@ -501,44 +525,46 @@ WARREN_API warren_code warren_all_to_all(warren_comm*, const void* in, void* out
 WARREN_API warren_code warren_all_to_allv(warren_comm*, const void* in, const size_t* counts_to, void* out,
                                           const size_t* counts_from, warren_type, const warren_call_options*,
                                           warren_handle**);
-/* Memory for the buffers of large allreduces: at least `bytes`, aligned to a page, on huge pages where the system gives
- * them, each page touched. The ranks of this host map it for reading and reduce from it where it lies, instead of
- * having it sent to them; each rank's buffers may be of either kind, in all calls, with the same bits. It lies in a
- * memory file without a name, and goes with the processes that have mapped it. A life has at most 256 of them, else
- * WARREN_EXHAUSTED; it can be used with all communicators of the job, but is not there in the children of a fork,
- * which must not touch it. It is there until it is freed or what warren_create made is destroyed, whichever is
- * first: a program that is started again, or that makes another communicator, allocates anew. Without a log (replicas
- * 0) it is memory like any other. warren_free: no outstanding call may use it; NULL is allowed. In a callback, or
- * beside another thread's call, it is given back with the next call. */
+/* Allocates memory for buffers of large allreduces: at least `bytes`, zeroed, aligned to a page, on huge pages where
+ * the system gives them. The host's ranks map it, and reduce from it where it lies. The bits are those of other
+ * buffers. It serves all communicators of the job, until warren_free or the destruction of what warren_create made.
+ * Children of a fork must not touch it. At most 256 a life, else WARREN_EXHAUSTED. WARREN_UNAVAILABLE: too little
+ * memory. With replicas 0 it is memory like any other. */
 WARREN_API warren_code warren_allocate(warren_comm*, size_t bytes, void** memory);
+/* Frees such memory. No outstanding call may use it. NULL is allowed. In a callback, or beside another thread's call,
+ * it is freed with the next call. WARREN_INVALID_ARGUMENT: this job did not allocate it. */
 WARREN_API warren_code warren_free(warren_comm*, void* memory);
 
-/* Point to point. Messages between two ranks with one tag (0 .. 2^31 - 1) arrive in order; count and type must agree.
- * A message is received before the checkpoint that follows it, else the job ends with an error. A large send waits for
- * its receive, for a second or two; then it returns, as the log has the message. With replicas 0 it waits on. When a
- * send has returned, the buffer is free. The message travels by itself, also again to a lost receiver's next life,
- * whatever the sender does meanwhile, up to destroying the communicator. What was not received when its receiver
- * destroys the communicator is dropped.
- */
+/* Messages. Messages between two ranks with one tag (0 .. 2^31 - 1) arrive in order; count and type agree. A message
+ * is received before the checkpoint that follows it, else the job ends with an error. */
+
+/* Sends a message. A large send waits about a second for its receive, then returns, as the log has the message. With
+ * replicas 0 it waits as long as it takes. After it returns, the buffer is free. The message still arrives, also in
+ * the receiver's next life, and after the sender destroyed its communicator. */
 WARREN_API warren_code warren_send(warren_comm*, const void* buffer, size_t count, warren_type, int32_t peer,
                                    int32_t tag, const warren_call_options*, warren_handle**);
+/* Receives a message. Destroying the receiver's communicator drops messages that it has not received. */
 WARREN_API warren_code warren_recv(warren_comm*, void* buffer, size_t count, warren_type, int32_t peer, int32_t tag,
                                    const warren_call_options*, warren_handle**);
 
-/* Waits for the call and returns its result; again, the same. */
+/* Waits until the call has finished, and returns its code. Any number of times, with the same code. */
 WARREN_API warren_code warren_wait(warren_handle*);
-/* Waits for the call for `timeout_ms` milliseconds at most. *finished: 1 when the call has finished, whose result is
- * returned; else 0, with WARREN_OK: it continues, and may be waited for again. */
+/* Waits at most timeout_ms (0 or more). *finished 1: the call has finished, and its code is returned. *finished 0 with
+ * WARREN_OK: the call continues, and may be waited for again. */
 WARREN_API warren_code warren_wait_for(warren_handle*, int64_t timeout_ms, int32_t* finished);
-/* *finished: 1 when the call has finished (then the result is warren_wait's), else 0. Does not block. */
+/* Looks whether the call has finished: *finished 1, else 0. Never blocks. The returned code is not the call's:
+ * warren_wait returns that. */
 WARREN_API warren_code warren_test(warren_handle*, int32_t* finished);
-/* As warren_contributors, of this call, which has finished, else WARREN_INVALID_ARGUMENT; the code of one that failed.
- * From any thread and in callbacks, but not beside warren_handle_free. */
+/* Writes the ranks whose inputs are in the result of this call, as warren_contributors does. WARREN_INVALID_ARGUMENT:
+ * the call has not finished. If the call failed, its code is returned. From any thread and in callbacks, but not
+ * beside warren_handle_free. */
 WARREN_API warren_code warren_handle_contributors(const warren_handle*, int32_t* ranks, size_t capacity, size_t* count);
-/* Calls `callback` once: now, if the call has finished. At most one a handle. */
+/* Has `callback` called once: at once if the call has finished. One for each handle, else WARREN_INVALID_ARGUMENT.
+ * From any thread, but not beside warren_handle_free. */
 WARREN_API warren_code warren_on_complete(warren_handle*, warren_callback callback, void* context);
-/* Waits if need be, then frees. NULL is allowed. A callback may free its own handle. It may free others, too, but those
- * of the same job are not waited for there: the buffers of a call that has not finished are in use until it has. */
+/* Waits until the call has finished, then frees the handle. NULL is allowed. A callback may free its own handle. It
+ * may free others, too, but those of the same job are not waited for there. The buffers of a call that has not
+ * finished are in use until it has. */
 WARREN_API void warren_handle_free(warren_handle*);
 
 #ifdef __cplusplus

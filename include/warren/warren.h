@@ -67,18 +67,18 @@ enum class ErrorCode : int {
   invalid_argument = WARREN_INVALID_ARGUMENT,  // change the call or the setting
   unavailable = WARREN_UNAVAILABLE,            // nobody answers, or a resource is missing: look at it and try again
   refused = WARREN_REFUSED,                    // the tracker or a peer said no: secret, job, version, world size
-  timeout = WARREN_TIMEOUT,
+  timeout = WARREN_TIMEOUT,                    // a time that a setting or this call gives is over
   peer_lost = WARREN_PEER_LOST,  // a rank is gone: destroy the communicator and create a new one to join again
   desync = WARREN_DESYNC,        // ranks called different things: fix the program
   closed = WARREN_CLOSED,        // finalized, destroyed, moved from, forked or fenced
   exhausted = WARREN_EXHAUSTED,  // a limit was reached; the message names it
   corrupt = WARREN_CORRUPT,      // bytes do not match their checksum or format
-  internal = WARREN_INTERNAL,
+  internal = WARREN_INTERNAL,    // a function of the program's has failed, or the library met what it did not expect
   rolled_back = WARREN_ROLLED_BACK,  // the job starts again from its newest checkpoint: make another communicator, load
   finished = WARREN_FINISHED,        // the job has ended well: there is nothing left to do
 };
 
-// what() is the whole chain of causes: which rank, peer and round, and what to do.
+// A failure of a call. what() is the whole chain of causes: which rank, peer and round, and what to do.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& what) : std::runtime_error(what), code_(code) {}
@@ -113,7 +113,7 @@ enum class Op : int {
   average = WARREN_AVERAGE,
 };
 
-// In what f32 travels: see Communicator::wire.
+// The type in which f32 values travel; f32: as they are. See Calls::wire.
 enum class Wire : int { f32 = WARREN_F32, f16 = WARREN_F16, bf16 = WARREN_BF16, i8 = WARREN_I8 };
 
 // A 16-bit float as IEEE 754 has it: 5 exponent bits, 10 of fraction. For storage: arithmetic happens in float.
@@ -300,10 +300,9 @@ concept OutputRange = InputRange<R> && std::ranges::borrowed_range<R> &&
 template <class In, class Out>
 concept SameElements = std::same_as<std::ranges::range_value_t<In>, std::ranges::range_value_t<Out>>;
 
-// Combines two elements: associative, commutative up to what the program tolerates, pure. Called from threads of the
-// library. What it throws, a blocking call throws, and wait() says as Error (ErrorCode::internal); this worker's life
-// in the job is then over: every further call fails, the others wait for its next life, and no wrong number reaches
-// them.
+// A function that combines two elements: pure and associative, and commutative as far as the program needs. Called from
+// a thread inside a call. A blocking call rethrows what the function throws; wait() reports ErrorCode::internal. This
+// worker's life in the job is then over. Its other calls fail, and no wrong number reaches another rank.
 template <class F, class T>
 concept Reduction = std::is_trivially_copyable_v<T> && std::default_initializable<T> &&
     std::is_invocable_r_v<T, const F&, const T&, const T&>;
@@ -353,8 +352,8 @@ class LogQueue {
   warren_log_queue* queue_ = nullptr;
 };
 
-// What is left empty, 0 or false is taken from WARREN_* variables, the file named by WARREN_CONFIG, the launcher's
-// variables, or the default, in this order.
+// Settings of create(). A member that is empty, 0 or false is not given. Its setting comes from WARREN_* variables, the
+// file of WARREN_CONFIG, the launcher's variables, or the default, in this order. Sizes are bytes.
 struct Options {
   std::string tracker;                            // "host:port" or "[v6]:port"
   std::string job;                                // name of the job
@@ -365,36 +364,38 @@ struct Options {
   std::string host_id;                            // equal for ranks that share memory
   std::string bind_address;                       // where data links are accepted
   std::string advertise_address;                  // what peers are told to connect to
-  std::chrono::milliseconds round_timeout_ms{0};  // how long a round may stand still
+  std::chrono::milliseconds round_timeout_ms{0};  // how long a silent rank is waited for before it counts as lost
   std::chrono::milliseconds join_timeout_ms{0};   // how long to wait until world_size workers are there
   std::string transport;                          // "auto": shared memory within a host; "tcp"
   std::string algorithm;                          // "auto", "star", "tree", "butterfly", "ring", "direct"
-  std::int64_t chunk_bytes = 0;
-  int streams = 0;                // TCP connections a link
-  bool no_checksums = false;      // payload on TCP links, and what NCCL moves, is not checksummed
-  bool check_call_sites = false;  // a collective must be called from the same place on all ranks
+  std::int64_t chunk_bytes = 0;                   // the most bytes that travel in one piece
+  int streams = 0;                                // TCP connections of each link between hosts
+  bool no_checksums = false;                      // payload on TCP links, and what NCCL moves, is not checksummed
+  bool check_call_sites = false;                  // a collective must be called from the same place on all ranks
   // Empty: standard error. Called from any thread of the library, and from several at once, a line each; the text is
   // valid during the call. What it throws is swallowed. Where it may block, recoveries wait: take a log_queue then.
   std::function<void(LogLevel, std::string_view)> log_sink;
-  LogQueue* log_queue = nullptr;      // lines wait there instead. There until create() has returned
+  LogQueue* log_queue = nullptr;      // lines wait there instead. The queue must be there until create() has returned
   std::optional<LogLevel> log_level;  // least level that is logged
   std::string domain_id;              // equal for what dies together
-  std::optional<int> replicas;        // replicas of what is logged, in distinct failure domains; 0: no fault tolerance
-  std::string log;                    // "memory", "async" or "sync": when results are written to data_dir
-  std::int64_t log_memory_bytes = 0;  // this rank's part of the log in memory
-  std::string data_dir;               // directory for this host's log and checkpoints
-  std::chrono::milliseconds log_lag_ms{0};   // async: what is older is written
-  std::int64_t log_lag_bytes = 0;            // async: what is more is written
-  std::int64_t log_disk_bytes = 0;           // budget in data_dir
+  // Replicas of each logged result and checkpoint, in distinct failure domains. 0: no fault tolerance.
+  std::optional<int> replicas;
+  std::string log;                           // "memory", "async" or "sync": when results are written to data_dir
+  std::int64_t log_memory_bytes = 0;         // this rank's part of the log in memory
+  std::string data_dir;                      // directory for this host's log and checkpoints
+  std::chrono::milliseconds log_lag_ms{0};   // log "async": results older than this are written
+  std::int64_t log_lag_bytes = 0;            // log "async": results beyond this many bytes are written
+  std::int64_t log_disk_bytes = 0;           // the most bytes of one worker's log in data_dir
   std::string checkpoint_mirror;             // directory that gets a copy of each committed checkpoint
   std::string on_rollback;                   // "exit": the process exits with code 77; "error": calls fail
-  std::optional<std::int64_t> fusion_bytes;  // of a round that small asynchronous allreduces share; 0: none
+  std::optional<std::int64_t> fusion_bytes;  // the most bytes of a fused round (fuse()); 0: nothing is fused
   std::string timeline;                      // a file that gets a Chrome trace of calls, rounds and recoveries
-  // For so long a rank may hold up the others until a spare takes it; 0: for ever.
+  // How long a rank may hold up the others before a spare takes its rank. 0: a spare never does. Empty: as the
+  // settings.
   std::optional<std::chrono::milliseconds> replace_after_ms;
   std::string mode;     // "wait" for workers that were lost, or "shrink": continue without them
-  int min_workers = 0;  // mode shrink: with how few the job continues
-  std::optional<std::chrono::milliseconds> grace_ms;  // mode shrink: for how long it waits for them before
+  int min_workers = 0;  // mode shrink: the fewest workers that the job continues with
+  std::optional<std::chrono::milliseconds> grace_ms;  // mode shrink: how long it waits for lost workers first
   bool no_rewire = false;                             // bytes never go by way of other workers around a slow link
   int max_workers = 0;  // mode shrink, in place of world_size: how many the job may have, which begins with fewer
   // The ring may go around a slow link in another order, from a checkpoint on: results may be rounded otherwise than in
@@ -405,9 +406,9 @@ struct Options {
   std::string log_full;
   // Any setting by its name in docs/settings.md, as text; before the members above: {{"rewire", "1"}, {"spares", "2"}}.
   std::map<std::string, std::string> settings;
-  // Asked about ten times a second by a thread of the program's that waits in a call, or in create: true, it stops, and
-  // this worker's life in the job is over, as by Communicator::abort. What it throws counts as true. It must not use
-  // the communicator, but for abort.
+  // Asks the program whether to stop waiting. Called about ten times a second, from a thread of the program's that
+  // waits in a call or in create(). If it returns true, the wait ends, and this worker's life in the job, as by
+  // Communicator::abort. An exception counts as true. Of the communicator's functions it may call abort() alone.
   std::function<bool()> interrupt;
 };
 
@@ -444,11 +445,11 @@ struct State {
 template <class R>
 concept Plain = std::ranges::contiguous_range<R> && std::is_trivially_copyable_v<std::ranges::range_value_t<R>>;
 
-// What serializes the state of a lazy checkpoint, and what it gave.
+// A function that serializes the state of a lazy checkpoint, and the state that it gave.
 template <class F>
 struct Lazy {
   explicit Lazy(F f) : function(std::move(f)) {}
-  // What it throws is kept for the caller, and tells the library that there is no state.
+  // Keeps for the caller what the function throws, and tells the library that there is no state.
   static std::int32_t run(const void** bytes, std::size_t* size, void* context) {
     Lazy& self = *static_cast<Lazy*>(context);
     try {
@@ -486,12 +487,12 @@ struct Prepare {
 
 }  // namespace detail
 
-// What may be said of a collective beside its arguments (warren_call_options in c_api.h has the rules).
+// Options of one collective beside its arguments (rules: warren_call_options in c_api.h).
 struct CallOptions {
-  std::optional<std::string> once;       // it is a set-up round of this name
-  Wire wire = Wire::f32;                 // as what its floats travel
-  std::optional<std::string> algorithm;  // by which it is made, whatever the setting says
-  std::chrono::milliseconds timeout{0};  // within which it finishes, or this life ends; 0: none
+  std::optional<std::string> once;       // the name of the set-up round that the call is; empty: it is none
+  Wire wire = Wire::f32;                 // the type in which its f32 values travel; equal on all ranks
+  std::optional<std::string> algorithm;  // the algorithm to use, in place of the setting; equal on all ranks
+  std::chrono::milliseconds timeout{0};  // the call ends this life if it takes longer; 0: no limit
 };
 
 namespace detail {
@@ -526,7 +527,8 @@ class Said {
 
 }  // namespace detail
 
-// An asynchronous call. Its buffers stay untouched until it has finished. Keeps its communicator alive. Move-only.
+// A handle of an asynchronous call. The call's buffers stay untouched until it has finished. The handle keeps its
+// communicator alive. Move-only.
 class Handle {
  public:
   Handle() = default;
@@ -545,15 +547,15 @@ class Handle {
   }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
-  // Waits for the call, but in a callback of the same job's (warren_handle_free in c_api.h). Its failure, if nobody
-  // asked for it, is lost.
+  // Waits until the call has finished, and drops its failure. In a callback of the same job it does not wait; the
+  // buffers stay in use until the call has finished (warren_handle_free in c_api.h).
   ~Handle() { warren_handle_free(handle_); }
 
-  // Waits until the call has finished and throws Error if it failed; again, the same.
+  // Waits until the call has finished, and throws Error if it failed. Any number of times, with the same outcome.
   void wait() { detail::check(warren_wait(get())); }
 
-  // Waits for the call for `time` at most. True: the call has finished; throws Error if it failed. False: the call goes
-  // on, and may be waited for again.
+  // Waits at most `time`. True: the call has finished; throws Error if it failed. False: the call continues, and may be
+  // waited for again.
   [[nodiscard]] bool wait_for(std::chrono::milliseconds time) {
     std::int32_t finished = 0;
     detail::check(warren_wait_for(get(), std::max<std::int64_t>(0, time.count()), &finished));
@@ -567,8 +569,8 @@ class Handle {
     return finished != 0;
   }
 
-  // Whose inputs are in the result of this call, which has finished; as Communicator::contributors. Also in a callback,
-  // and from any thread.
+  // The ranks whose inputs are in the result of this call, as Communicator::contributors. The call has finished, else
+  // ErrorCode::invalid_argument. From any thread, also in a callback.
   [[nodiscard]] std::vector<int> contributors() const {
     std::size_t count = 0;
     detail::check(warren_handle_contributors(get(), nullptr, 0, &count));
@@ -577,9 +579,9 @@ class Handle {
     return ranks;
   }
 
-  // Calls `callback` once, with nullptr on success: at once if the call has finished, else from the thread that
-  // finishes it, which may be the library's. It must not throw (the process would end) or use the communicator. One a
-  // handle.
+  // Has `callback` called once, with nullptr on success. It is called at once if the call has finished, else from the
+  // thread that finishes the call, which may be the library's. It must not throw (the process would end) or use the
+  // communicator. One for each handle.
   void on_complete(std::function<void(const Error*)> callback) {
     auto owned = std::make_unique<std::function<void(const Error*)>>(std::move(callback));
     detail::check(warren_on_complete(get(), &Handle::complete, owned.get()));
@@ -612,8 +614,8 @@ class Handle {
   std::shared_ptr<void> functor_;
 };
 
-// What the calling thread does from here on, in the timeline, until this object goes: on the same thread, the newest
-// one first.
+// A span of the program's own in the trace: from Communicator::span() until this object is destroyed. Destroy it on the
+// thread that made it, the newest first. Move-only.
 class Span {
  public:
   Span(Span&& other) noexcept : state_(std::move(other.state_)) {}
@@ -630,7 +632,7 @@ class Span {
   std::shared_ptr<detail::State> state_;
 };
 
-// Asynchronous allreduces are put together until this object goes: see Communicator::fuse.
+// Asynchronous allreduces are fused until this object is destroyed: see Communicator::fuse.
 class Fusion {
  public:
   Fusion(Fusion&& other) noexcept : state_(std::move(other.state_)) {}
@@ -1011,8 +1013,8 @@ class Calls {
     return Handle(handle, state_, nullptr);
   }
 
-  // Rank j gets counts_to[j] elements of `in`, and counts on them: as its counts_from[i] of this rank, i. Blocks lie in
-  // the order of ranks. Ranks that do not agree get ErrorCode::desync.
+  // Sends counts_to[j] elements of `in` to rank j, and writes counts_from[j] elements of rank j to `out`. Blocks lie in
+  // the order of ranks. A rank's counts_to[j] equals rank j's counts_from for it; else ErrorCode::desync. Not in place.
   template <InputRange In, OutputRange Out>
   requires SameElements<In, Out>
   [[gnu::always_inline]] void all_to_allv(const In& in, std::span<const std::size_t> counts_to, Out&& out,
@@ -1038,9 +1040,9 @@ class Calls {
   }
 
   // ---- point to point: messages between two ranks with one tag (0 … 2^31 − 1) arrive in order -------------------
-  // Size and type must agree. A large send() waits for its recv(), for a moment (c_api.h). Once it has returned, the
-  // message travels by itself, even where the communicator is destroyed. What was not received when its receiver
-  // destroys the communicator is dropped.
+  // Size and type must agree. A large send() waits about a second for its recv() (warren_send in c_api.h). Once it has
+  // returned, the message still arrives, even where the sender destroys its communicator. Destroying the receiver's
+  // communicator drops messages that it has not received.
 
   template <InputRange In>
   [[gnu::always_inline]] void send(const In& buffer, int peer, int tag = 0) {
@@ -1214,14 +1216,13 @@ class Communicator : public Calls {
 
   [[nodiscard]] int rank() const { return warren_rank(get()); }
   [[nodiscard]] int world_size() const { return warren_world_size(get()); }
-  // Position among the ranks of this communicator on the same host, and how many they are.
+  // This worker's position among the ranks of this communicator on the same host, and how many they are.
   [[nodiscard]] int local_rank() const { return warren_local_rank(get()); }
   [[nodiscard]] int local_size() const { return warren_local_size(get()); }
   // Mode shrink: with how few workers the job continues. 0: it waits for those that are lost.
   [[nodiscard]] int min_workers() const { return warren_min_workers(get()); }
-  // Whose inputs are in the result of the collective of this communicator whose call, or whose Handle::wait(), was the
-  // last to return: rising, the same on all ranks and in all lives. All ranks, but in mode shrink.
-  // ErrorCode::invalid_argument: there is none yet.
+  // The ranks whose inputs are in this communicator's newest result, rising: all ranks, except in mode shrink. Equal on
+  // all ranks and in all lives. ErrorCode::invalid_argument: no collective has returned yet.
   [[nodiscard]] std::vector<int> contributors() const {
     std::vector<int> ranks(this->ranks());
     std::size_t count = 0;
@@ -1229,16 +1230,17 @@ class Communicator : public Calls {
     ranks.resize(count);
     return ranks;
   }
-  // Rounds finished and bytes of payload sent since the job was joined.
+  // Rounds and messages that this life has finished, replayed ones included, and bytes of payload that it has sent, on
+  // all communicators of the job.
   [[nodiscard]] std::uint64_t rounds_finished() const { return warren_rounds_finished(get()); }
   [[nodiscard]] std::uint64_t bytes_sent() const { return warren_bytes_sent(get()); }
-  // What ranks of this host do for each other on their GPUs, in this life: how many read this one's memory at present,
-  // each of which has made a large allreduce on its GPU; inputs that were left there for them; and pieces of results
-  // that came from another rank's GPU instead of by way of the CPU.
+  // How many ranks of this host read this rank's GPU memory at present.
   [[nodiscard]] std::uint64_t gpu_readers() const { return warren_gpu_readers(get()); }
+  // How many inputs of this rank, in this life, lay on its GPU for other ranks of the host to read.
   [[nodiscard]] std::uint64_t inputs_lent() const { return warren_inputs_lent(get()); }
+  // How many pieces of results, in this life, came from another rank's GPU instead of the CPU.
   [[nodiscard]] std::uint64_t finals_from_gpus() const { return warren_finals_from_gpus(get()); }
-  // Rounds whose bytes NCCL was to move among GPUs, in this life.
+  // How many rounds, in this life, NCCL was to move the bytes of among GPUs.
   [[nodiscard]] std::uint64_t rounds_exchanged() const { return warren_rounds_exchanged(get()); }
 
   // ---- checkpoints: what a life starts from (c_api.h says how programs are written that survive) -----------------
@@ -1256,7 +1258,8 @@ class Communicator : public Calls {
       return values;
     }
   };
-  // Once, after the rounds that every life needs (the preamble). Completes outstanding calls.
+  // Loads the newest committed checkpoint; version 0: there is none. Once a life, after the preamble (the rounds that
+  // every life needs), on what create() made. Completes outstanding calls. Lost replicas are ErrorCode::unavailable.
   [[nodiscard]] Checkpoint load_checkpoint() {
     Checkpoint c;
     const void *global = nullptr, *local = nullptr;
@@ -1272,7 +1275,9 @@ class Communicator : public Calls {
     detail::check(warren_release_states(get()));
     return c;
   }
-  // Returns when a snapshot is taken. `global` is equal on all ranks; `local` may differ; all ranks give one or none.
+  // Takes a checkpoint: after load_checkpoint(), on what create() made. Returns when a snapshot is taken, and waits
+  // first for the commit of the one before. `global` is equal on all ranks, else ErrorCode::desync. `local` may differ;
+  // all ranks give one, or none does.
   void checkpoint(std::span<const std::byte> global) {
     detail::check(warren_checkpoint(get(), global.data(), global.size(), nullptr, 0));
   }
@@ -1296,8 +1301,8 @@ class Communicator : public Calls {
     detail::check(warren_checkpoint_places(get(), global.data(), global.size(),
                                            local.empty() ? &kNowhere : local.data(), local.size()));
   }
-  // Of a global state that ranks cannot make alike: the root's bytes are the state. `global` is read there alone, and
-  // may be empty elsewhere. See warren_checkpoint_from in c_api.h.
+  // Takes a checkpoint of a global state that ranks cannot make alike: the root's bytes are the state. Others' `global`
+  // is not read, and may be empty. See warren_checkpoint_from in c_api.h.
   [[gnu::always_inline]] void checkpoint_from(int root, std::span<const std::byte> global) {
     const warren_place place = whole(global);
     detail::check(warren_checkpoint_from(get(), root, &place, 1, nullptr, 0));
@@ -1311,9 +1316,9 @@ class Communicator : public Calls {
     std::uint64_t version = 0;     // as of a Checkpoint; 0: nothing was written
     std::uint32_t world_size = 0;  // likewise; of a job of another size the local state is not written
   };
-  // load_checkpoint() that copies the states to where the program wants them, on the CPU or a GPU: there after the work
-  // on the stream of use_stream(), and for all streams when this returns. Places that have not the bytes of the state
-  // are ErrorCode::invalid_argument. `local` empty: none is wanted.
+  // Loads as load_checkpoint() does, and copies the states to the program's places, on the CPU or a GPU. Places on a
+  // GPU are written after the work on the stream of use_stream(), and are ready for all streams when this returns.
+  // Places of another size than the state are ErrorCode::invalid_argument. `local` empty: none is wanted.
   Loaded load_checkpoint_into(const std::vector<Place>& global, const std::vector<Place>& local = {}) {
     Loaded loaded;
     detail::check(warren_load_checkpoint(get(), &loaded.version, nullptr, nullptr, nullptr, nullptr));
@@ -1325,11 +1330,10 @@ class Communicator : public Calls {
     detail::check(warren_release_states(get()));
     return loaded;
   }
-  // The lazy form: `serialize` gives the state, a contiguous range of trivially copyable values, and is called once, on
-  // the thread of the first call that follows on this communicator or one split from it, before that call does anything
-  // else. The model must not change between the last round before the checkpoint and the return of the first one after
-  // it. `serialize` must not use a communicator. What it throws, the call that it was called in throws; this worker's
-  // life in the job is then over, and its next one takes its place.
+  // Takes a checkpoint whose state `serialize` gives later: a contiguous range of trivially copyable values. It is
+  // called once, on the thread of the job's next call, before that call does anything. Do not change the model from the
+  // last round before the checkpoint until the first one after it returns. `serialize` must not use a communicator. The
+  // call rethrows what it throws. This worker's life in the job is then over, and its next one takes its place.
   template <std::invocable F>
   requires detail::Plain<std::invoke_result_t<F&>>
   void lazy_checkpoint(F serialize) {
@@ -1338,13 +1342,14 @@ class Communicator : public Calls {
     detail::check(warren_lazy_checkpoint(get(), &Lazy::run, lazy.get()));
     state_->serializer = std::move(lazy);
   }
-  // How many checkpoints the program has taken, counted from what load returned; and the newest that is committed.
+  // How many checkpoints the program has taken, counted from the loaded version; and the newest committed version that
+  // this rank knows of.
   [[nodiscard]] std::uint64_t version() const { return warren_checkpoint_version(get()); }
   [[nodiscard]] std::uint64_t committed_version() const { return warren_committed_version(get()); }
 
-  // Small asynchronous allreduces that follow each other are made as one round, up to `bytes` (-1:
-  // Options::fusion_bytes), until the object goes: auto fusion = comm.fuse(). What is put together is sent early when
-  // one of it is waited for or tested, which ranks must do alike (warren_fusion_begin in c_api.h). One at a time.
+  // Begins fusion: small asynchronous allreduces that follow each other share rounds of up to `bytes`, until the
+  // returned object is destroyed. -1: Options::fusion_bytes. Waiting for or testing a fused call sends its round early,
+  // which ranks must do alike (warren_fusion_begin in c_api.h). One fusion at a time.
   [[nodiscard]] Fusion fuse(std::int64_t bytes = -1) {
     detail::check(warren_fusion_begin(get(), bytes));
     return Fusion(state_);
@@ -1357,9 +1362,9 @@ class Communicator : public Calls {
     return Span(state_);
   }
 
-  // From here on, buffers on a GPU are read and written after the work that is on this stream (a cudaStream_t; nullptr,
-  // as at the beginning: the default one) when a call is made. They are given as spans: comm.allreduce(std::span(p,
-  // n)). See "GPU buffers" in c_api.h.
+  // Sets the stream for buffers on a GPU: later calls read and write after the stream's work at the time of the call.
+  // `stream`: a cudaStream_t; nullptr, as at the beginning: the default one. Such buffers are given as spans:
+  // comm.allreduce(std::span(p, n)). See "GPU buffers" in c_api.h.
   void use_stream(void* stream) { detail::check(warren_use_stream(get(), stream)); }
 
   // ---- groups and the end ---------------------------------------------------------------------------------------
