@@ -106,6 +106,7 @@ Status Session::prepare(const Beginning& beginning) {
       engine().use(*trace_);
       driver_.use(*trace_);
       outside_.use(*trace_);
+      fused_.use(*trace_);
     } else if (settings_.attempt == 0 && !spare) {
       return trace.status();
     } else {
@@ -158,6 +159,7 @@ Status Session::prepare(const Beginning& beginning) {
   if (!control.ok()) return control.status();
   control_ = std::move(control).value();
   lent_.use(*control_);
+  calls_.use(*control_);
   // Now, when it is an error of nothing but this life's begin if the system allows no more: later calls rely on it.
   const auto ended = [this] {
     if (!frees_itself_) return;
