@@ -180,6 +180,7 @@ class Session final : private DataPath {
   [[nodiscard]] Status end_calls(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Result<StateHashes> share_hashes(std::int32_t root, const PlacedState* state, std::uint64_t site);
   [[nodiscard]] Status broadcast_words(std::int32_t root, std::span<std::uint64_t> words, std::uint64_t site);
+  Status open_trace(bool spare);
   Status start_log();
   void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);
   void carry_out_effects();
