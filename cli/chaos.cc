@@ -127,9 +127,22 @@ bool shrinks(ChaosOptions& options) {
   return true;
 }
 
-int run(const std::vector<std::string>&) {
-  if (!FLAGS_worker_of.empty()) return chaos::process::run_worker(FLAGS_worker_of);
-  ChaosOptions options;
+// The weather between hosts. Says which flag is wrong, and returns false then.
+bool weathers(ChaosOptions& options) {
+  if (FLAGS_delay_ms < 0 || FLAGS_delay_ms > 10'000 || FLAGS_jitter_ms < 0 || FLAGS_jitter_ms > 10'000) {
+    usage_error(kChaosCommand, "--delay_ms and --jitter_ms are 0 … 10000");
+    return false;
+  }
+  if (FLAGS_loss_permille < 0 || FLAGS_loss_permille > 500) {
+    usage_error(kChaosCommand, "--loss_permille is 0 … 500");
+    return false;
+  }
+  options.weather = {FLAGS_delay_ms, FLAGS_jitter_ms, FLAGS_loss_permille, options.seed};
+  return true;
+}
+
+// Reads the flags. Returns the exit code if one is wrong, and has said so then.
+int read(ChaosOptions& options) {
   const auto faults = faults_of(FLAGS_faults);
   if (!faults) return kExitUsage;
   const auto has = [&](FaultKind kind) { return std::ranges::find(faults->kinds, kind) != faults->kinds.end(); };
@@ -186,27 +199,14 @@ int run(const std::vector<std::string>&) {
   options.round_timeout_ms = static_cast<std::int64_t>(timeout.value());
   options.interval_ms = FLAGS_interval_ms;
   options.goodput = FLAGS_goodput;
-  if (FLAGS_delay_ms < 0 || FLAGS_delay_ms > 10'000 || FLAGS_jitter_ms < 0 || FLAGS_jitter_ms > 10'000) {
-    return usage_error(kChaosCommand, "--delay_ms and --jitter_ms are 0 … 10000");
-  }
-  if (FLAGS_loss_permille < 0 || FLAGS_loss_permille > 500) {
-    return usage_error(kChaosCommand, "--loss_permille is 0 … 500");
-  }
-  options.weather = {FLAGS_delay_ms, FLAGS_jitter_ms, FLAGS_loss_permille, options.seed};
-  if (!shrinks(options)) return kExitUsage;
+  if (!weathers(options) || !shrinks(options)) return kExitUsage;
   if (options.on_gpus) {
     if (const Status s = worker::ProgramGpu::look(); !s.ok()) return failure("--memory=gpu: " + s.describe());
   }
+  return kExitOk;
+}
 
-  // The processes end with the run, however it ends.
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted.store(true); };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    if (!worker::is_ignored(signal)) sigaction(signal, &action, nullptr);
-  }
-  const auto report = chaos::process::run_chaos(options, interrupted);
-  if (!report.ok()) return failure(report.status().describe());
-  const chaos::process::ChaosReport& r = report.value();
+void print(const ChaosOptions& options, const chaos::process::ChaosReport& r) {
   std::fprintf(stderr,
                "seed %llu: %llu faults, %llu of them during a recovery; %llu rounds; %llu divergences, %llu hangs, "
                "%llu rollbacks%s%s\n",
@@ -220,7 +220,22 @@ int run(const std::vector<std::string>&) {
                                               .c_str(),
                r.interrupted ? "; interrupted" : "");
   if (FLAGS_json) std::printf("%s\n", r.json(options).c_str());
-  return r.good() ? kExitOk : kExitFailed;
+}
+
+int run(const std::vector<std::string>&) {
+  if (!FLAGS_worker_of.empty()) return chaos::process::run_worker(FLAGS_worker_of);
+  ChaosOptions options;
+  if (const int wrong = read(options); wrong != kExitOk) return wrong;
+  // The processes end with the run, however it ends.
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted.store(true); };
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (!worker::is_ignored(signal)) sigaction(signal, &action, nullptr);
+  }
+  const auto report = chaos::process::run_chaos(options, interrupted);
+  if (!report.ok()) return failure(report.status().describe());
+  print(options, report.value());
+  return report.value().good() ? kExitOk : kExitFailed;
 }
 
 }  // namespace

@@ -203,58 +203,10 @@ void WriteBehind::run() {
     lock.unlock();
 
     const auto now = Clock::now();
-    std::vector<Checkpoint> ended;
-    if (to_drop_) {
-      const auto gone = std::stable_partition(checkpoints_.begin(), checkpoints_.end(), [this](const Checkpoint& c) {
-        return !to_drop_->obsolete({RecordKind::kGlobal, {c.timeline, kWorldGroup, c.version, Sequence(0)}});
-      });
-      std::move(gone, checkpoints_.end(), std::back_inserter(ended));
-      checkpoints_.erase(gone, checkpoints_.end());
-      end_checkpoints(ended, {Code::kClosed, "a newer checkpoint was committed, or the job was rolled back"});
-    }
+    end_dropped_checkpoints();
     look(now);
     if (now >= next_attempt_) {
-      status = {};
-      if (to_note_) {
-        status = store_->note(*to_note_);
-        if (status.ok()) to_note_.reset();
-      }
-      // Behind the note, also on a full disk: until that is durable the one before it counts, and what it names stays.
-      if (status.ok() && to_drop_) {
-        status = store_->drop(*to_drop_);
-        if (status.ok()) {
-          to_drop_.reset();
-          gathered_bytes_ = 0;
-          gathers_since_ = now;
-        }
-      }
-      if (status.ok() && !checkpoints_.empty()) {
-        for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) {
-          const bool wanted = std::ranges::any_of(checkpoints_, [&](const Checkpoint& c) {
-            return cursors_[e].cls == SegmentClass{false, c.timeline, c.version};
-          });
-          // A checkpoint may be made of set-up rounds: they must not be lost where it is kept.
-          if (wanted || cursors_[e].cls.setup) status = write_extent(e, wanted);
-        }
-        if (status.ok()) status = flush_batch();
-        if (status.ok()) {
-          for (const Checkpoint& c : checkpoints_) write_worn(c);
-          for (Checkpoint& c : std::exchange(checkpoints_, {})) {
-            c.done(damaged(c) ? Status(Code::kCorrupt, "the memory log is damaged where checkpoint " +
-                                                           std::to_string(c.version.value - 1) +
-                                                           " lies, or set-up rounds: it cannot be made durable")
-                              : Status());
-          }
-        }
-      }
-      if (status.ok()) {
-        if (tickets.empty() && !asked) {
-          status = write_due(now);
-        } else {
-          for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) status = write_extent(e, false);
-        }
-      }
-      if (status.ok()) status = flush_batch();
+      status = write(now, !tickets.empty() || asked);
       note(status, now);
     }
     for (std::string& text : store_->take_warnings()) {
@@ -282,6 +234,64 @@ void WriteBehind::run() {
   lock.unlock();
   if (options_.synced) options_.synced();
   end_checkpoints(checkpoints_, {Code::kClosed, "the job's checkpoints are not written any more"});
+}
+
+// Ends checkpoints that the horizon makes obsolete before they are durable.
+void WriteBehind::end_dropped_checkpoints() {
+  if (!to_drop_) return;
+  std::vector<Checkpoint> ended;
+  const auto gone = std::stable_partition(checkpoints_.begin(), checkpoints_.end(), [this](const Checkpoint& c) {
+    return !to_drop_->obsolete({RecordKind::kGlobal, {c.timeline, kWorldGroup, c.version, Sequence(0)}});
+  });
+  std::move(gone, checkpoints_.end(), std::back_inserter(ended));
+  checkpoints_.erase(gone, checkpoints_.end());
+  end_checkpoints(ended, {Code::kClosed, "a newer checkpoint was committed, or the job was rolled back"});
+}
+
+// Writes all that is to be on disk now: the note, the horizon, checkpoints, then results. `all`: results that are not
+// due yet, too. Returns the first error, with which the rest stays unwritten.
+Status WriteBehind::write(Clock::time_point now, bool all) {
+  Status status;
+  if (to_note_) {
+    status = store_->note(*to_note_);
+    if (status.ok()) to_note_.reset();
+  }
+  // Behind the note, also on a full disk: until that is durable the one before it counts, and what it names stays.
+  if (status.ok() && to_drop_) {
+    status = store_->drop(*to_drop_);
+    if (status.ok()) {
+      to_drop_.reset();
+      gathered_bytes_ = 0;
+      gathers_since_ = now;
+    }
+  }
+  if (status.ok() && !checkpoints_.empty()) status = write_checkpoints();
+  if (status.ok() && !all) status = write_due(now);
+  if (all) {
+    for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) status = write_extent(e, false);
+  }
+  return status.ok() ? flush_batch() : status;
+}
+
+Status WriteBehind::write_checkpoints() {
+  Status status;
+  for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) {
+    const bool wanted = std::ranges::any_of(checkpoints_, [&](const Checkpoint& c) {
+      return cursors_[e].cls == SegmentClass{false, c.timeline, c.version};
+    });
+    // A checkpoint may be made of set-up rounds: they must not be lost where it is kept.
+    if (wanted || cursors_[e].cls.setup) status = write_extent(e, wanted);
+  }
+  if (status.ok()) status = flush_batch();
+  if (!status.ok()) return status;
+  for (const Checkpoint& c : checkpoints_) write_worn(c);
+  for (Checkpoint& c : std::exchange(checkpoints_, {})) {
+    c.done(damaged(c) ? Status(Code::kCorrupt, "the memory log is damaged where checkpoint " +
+                                                   std::to_string(c.version.value - 1) +
+                                                   " lies, or set-up rounds: it cannot be made durable")
+                      : Status());
+  }
+  return {};
 }
 
 void WriteBehind::end_checkpoints(std::vector<Checkpoint>& ended, const Status& status) {

@@ -135,6 +135,9 @@ class WriteBehind {
   void await_end(Clock::time_point deadline);
   void look(Clock::time_point now);
   void offer_durable();
+  void end_dropped_checkpoints();
+  Status write(Clock::time_point now, bool all);
+  Status write_checkpoints();
   Status write_due(Clock::time_point now);
   Status write_extent(std::uint32_t extent, bool states_only);
   Status flush_batch();

@@ -211,6 +211,7 @@ std::vector<Call> Program::setups() const {
   return {sum, big, one_sided};
 }
 
+// One idea: the calls of each mix, one case a mix.
 std::vector<Call> Program::iteration(std::uint64_t index) const {
   std::vector<Call> calls;
   Draw draw(mixed(shape_.seed + index * 0x10001));

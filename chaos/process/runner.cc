@@ -630,6 +630,21 @@ class Run {
     report_.rounds = watch_->rounds();
     report_.lives = watch_->lives();
     report_.big_share = watch_->big_share();
+    report_failures();
+    if (failed_ && report_.hangs == 0) report_.failures++;
+    for (const Fault& f : struck_) report_fault(f);
+    std::ranges::sort(report_.stalls_ms);
+    std::ranges::sort(report_.shrink_stalls_ms);
+    std::ranges::sort(report_.takeovers_ms);
+    std::ranges::sort(report_.takeovers_without_replay_ms);
+    std::ranges::sort(report_.drains_ms);
+    say_longest_stalls();
+    for (auto& times : report_.noticed_ms) std::ranges::sort(times);
+    return report_;
+  }
+
+  // Lives that ended with errors, and whether a fault explains them.
+  void report_failures() {
     for (const auto& [code, count] : watch_->failures()) {
       report_.failed_lives += count;
       const bool expected = code == WARREN_CLOSED || code == WARREN_UNAVAILABLE || code == WARREN_PEER_LOST;
@@ -641,37 +656,29 @@ class Run {
       blame(what + ", which no fault explains");
       report_.failures += count;
     }
-    if (failed_ && report_.hangs == 0) report_.failures++;
-    for (const Fault& f : struck_) {
-      const std::optional<Phase> phase = f.phase ? f.phase : watch_->ended_in(f.victim, f.life);
-      report_.faults[static_cast<std::size_t>(f.kind)][phase ? name_of(*phase) : "unknown"]++;
-      if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) {
-        report_.stalls_ms.push_back(*ms);
-        const bool without = (watch_->ended_with(*f.stall) >> f.victim & 1) == 0;
-        const bool killed = f.kind == FaultKind::kKill || f.kind == FaultKind::kPair;
-        if (shape_.shrinks() && killed && without) report_.shrink_stalls_ms.push_back(*ms);
-        const auto before = watch_->process_of(f.victim, f.life), after = watch_->process_of(f.victim, f.life + 1);
-        if (f.kind == FaultKind::kKill && before && after && *before != *after) {
-          report_.takeovers_ms.push_back(*ms);
-          // Of another fault, too, the stall would be, and the replay of one life alone.
-          if (watch_->alone(*f.stall)) {
-            report_.takeovers_without_replay_ms.push_back(*ms - watch_->replay_ms(f.victim, f.life + 1));
-          }
+  }
+
+  // What a fault has cost.
+  void report_fault(const Fault& f) {
+    const std::optional<Phase> phase = f.phase ? f.phase : watch_->ended_in(f.victim, f.life);
+    report_.faults[static_cast<std::size_t>(f.kind)][phase ? name_of(*phase) : "unknown"]++;
+    if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) {
+      report_.stalls_ms.push_back(*ms);
+      const bool without = (watch_->ended_with(*f.stall) >> f.victim & 1) == 0;
+      const bool killed = f.kind == FaultKind::kKill || f.kind == FaultKind::kPair;
+      if (shape_.shrinks() && killed && without) report_.shrink_stalls_ms.push_back(*ms);
+      const auto before = watch_->process_of(f.victim, f.life), after = watch_->process_of(f.victim, f.life + 1);
+      if (f.kind == FaultKind::kKill && before && after && *before != *after) {
+        report_.takeovers_ms.push_back(*ms);
+        // Of another fault, too, the stall would be, and the replay of one life alone.
+        if (watch_->alone(*f.stall)) {
+          report_.takeovers_without_replay_ms.push_back(*ms - watch_->replay_ms(f.victim, f.life + 1));
         }
       }
-      if (f.alone && f.noticed_ns != 0) {
-        report_.noticed_ms[static_cast<std::size_t>(f.kind)].push_back(static_cast<double>(f.noticed_ns - f.at_ns) /
-                                                                       1e6);
-      }
     }
-    std::ranges::sort(report_.stalls_ms);
-    std::ranges::sort(report_.shrink_stalls_ms);
-    std::ranges::sort(report_.takeovers_ms);
-    std::ranges::sort(report_.takeovers_without_replay_ms);
-    std::ranges::sort(report_.drains_ms);
-    say_longest_stalls();
-    for (auto& times : report_.noticed_ms) std::ranges::sort(times);
-    return report_;
+    if (f.alone && f.noticed_ns != 0) {
+      report_.noticed_ms[static_cast<std::size_t>(f.kind)].push_back(static_cast<double>(f.noticed_ns - f.at_ns) / 1e6);
+    }
   }
 
   void say_longest_stalls() const {
@@ -756,6 +763,7 @@ std::uint64_t ChaosReport::unexplained_rollbacks() const {
   return faults[static_cast<std::size_t>(FaultKind::kAll)].empty() ? rollbacks : 0;
 }
 
+// One idea: the list of what is reported, in its order.
 std::string ChaosReport::json(const ChaosOptions& options) const {
   nlohmann::ordered_json j;
   j["ranks"] = options.ranks;

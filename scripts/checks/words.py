@@ -19,7 +19,7 @@ CODE = (".h", ".cc", ".cpp", ".c", ".cu", ".py")
 PAGES = (".md",)
 # Lower a number when the check says that its count has fallen. Never raise one.
 BUDGET = {
-    "comments": {"vague openings": 1128, "long sentences": 967},
+    "comments": {"vague openings": 1123, "long sentences": 967},
     "pages": {"vague openings": 147, "long sentences": 847},
 }
 

@@ -15,7 +15,8 @@ namespace warren::api {
 namespace {
 
 Status check_name(const warren_comm& comm, const char* name) {
-  if (const Status status = comm.shared->session->needs_mode_wait("a set-up round"); !status.ok()) return status;
+  if (const Status status = comm.shared->session->calls().needs_mode_wait("a set-up round"); !status.ok())
+    return status;
   const std::size_t bytes = strnlen(name, limits::kMaxSetupNameBytes + 1);
   if (bytes == 0 || bytes > limits::kMaxSetupNameBytes) {
     return {Code::kInvalidArgument, "the name of a set-up round has 1 to " +
@@ -31,12 +32,12 @@ Status check_name(const warren_comm& comm, const char* name) {
 // A call that has a time within which it is to finish: another thread watches it, so that it outlives who waits.
 Status run_within(warren_comm& comm, const GroupShape& shape, const std::shared_ptr<Call>& call,
                   std::int64_t timeout_ms) {
-  Session& session = *comm.shared->session;
-  Status status = session.stage(*call, shape);
-  if (status.ok()) status = session.submit(comm.group, call);
+  Calls& calls = comm.shared->session->calls();
+  Status status = calls.stage(*call, shape);
+  if (status.ok()) status = calls.submit(comm.group, call);
   if (!status.ok()) return status;
-  session.finish_within(call, timeout_ms);
-  return session.wait(*call);
+  calls.finish_within(call, timeout_ms);
+  return calls.wait(*call);
 }
 
 }  // namespace
@@ -103,6 +104,7 @@ Status issue(warren_comm& comm, CallSpec& spec, Said said, warren_handle** handl
   const Status valid = validate(spec, shape);
   if (!valid.ok()) return valid;
   Session& session = *comm.shared->session;
+  Calls& calls = session.calls();
   if (handle == nullptr) {
     std::shared_ptr<const std::vector<Rank>> contributors;
     Status status;
@@ -113,13 +115,13 @@ Status issue(warren_comm& comm, CallSpec& spec, Said said, warren_handle** handl
       status = run_within(comm, shape, call, said.timeout_ms);
       contributors = call->contributors;
     } else if (said.setup.empty()) {
-      status = session.run(comm.group, shape, spec, contributors);
+      status = calls.run(comm.group, shape, spec, contributors);
     } else {
       Call call;
       call.spec = spec;
       call.setup = std::move(said.setup);
-      status = session.stage(call, shape);
-      if (status.ok()) status = session.run(comm.group, call);
+      status = calls.stage(call, shape);
+      if (status.ok()) status = calls.run(comm.group, call);
       contributors = std::move(call.contributors);
     }
     if (status.ok() && spec.collective != Collective::kPoint) {
@@ -135,12 +137,12 @@ Status issue(warren_comm& comm, CallSpec& spec, Said said, warren_handle** handl
       warren_handle{comm.shared, call, spec.collective == Collective::kPoint ? nullptr : comm.newest, shape.size});
   Status status;
   if (comm.fusion_bytes != 0 && spec.collective == Collective::kAllreduce) {
-    status = session.fuse(comm.group, shape, call, comm.fusion_bytes);
+    status = session.fused().submit(comm.group, shape, call, comm.fusion_bytes);
   } else {
-    status = session.stage(*call, shape);
-    if (status.ok()) status = session.submit(comm.group, call);
+    status = calls.stage(*call, shape);
+    if (status.ok()) status = calls.submit(comm.group, call);
   }
-  if (status.ok() && said.timeout_ms != 0) session.finish_within(call, said.timeout_ms);
+  if (status.ok() && said.timeout_ms != 0) calls.finish_within(call, said.timeout_ms);
   if (status.ok()) *handle = made.release();
   return status;
 }

@@ -203,7 +203,7 @@ warren_code warren_meets_round(warren_comm* comm, const uint64_t* sites, size_t 
       return {Code::kInvalidArgument, "meets_round: " + std::to_string(count) + " call sites are outside 1 to " +
                                           std::to_string(warren::limits::kMaxQuestionSites)};
     }
-    auto met = comm->shared->session->meets({sites, sites + count});
+    auto met = comm->shared->session->calls().meets({sites, sites + count});
     if (!met.ok()) return met.status();
     *meets = met.value() ? 1 : 0;
     return {};
@@ -217,7 +217,7 @@ warren_code warren_once_known(warren_comm* comm, const char* name, int32_t* know
   return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    *known = comm->shared->session->setup_known(comm->group, name) ? 1 : 0;
+    *known = comm->shared->session->groups().setup_known(comm->group, name) ? 1 : 0;
     return {};
   });
 }

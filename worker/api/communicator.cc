@@ -136,7 +136,7 @@ void warren_destroy(warren_comm* comm) {
       shared.session->close();
     } else {
       std::erase(shared.children, comm);
-      shared.session->remove_group(comm->group);
+      shared.session->groups().remove(comm->group);
     }
     return {};
   });
@@ -244,9 +244,10 @@ warren_code warren_fusion_begin(warren_comm* comm, int64_t bytes) {
   return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    if (const Status begun = comm->shared->session->begin_fusion(comm->group); !begun.ok()) return begun;
+    if (const Status begun = comm->shared->session->fused().begin(comm->group); !begun.ok()) return begun;
     comm->fuses = true;
-    const std::uint64_t most = bytes < 0 ? comm->shared->session->fusion_bytes() : static_cast<std::uint64_t>(bytes);
+    const std::uint64_t most =
+        bytes < 0 ? comm->shared->session->fused().default_bytes() : static_cast<std::uint64_t>(bytes);
     comm->fusion_bytes = std::min(most, warren::limits::kMaxBufferBytes);
     return {};
   });
@@ -260,7 +261,7 @@ warren_code warren_fusion_end(warren_comm* comm) {
     if (!comm->fuses) return {Code::kInvalidArgument, "fusion_end: none has begun"};
     comm->fuses = false;
     comm->fusion_bytes = 0;
-    comm->shared->session->end_fusion();
+    comm->shared->session->fused().end();
     return {};
   });
 }

@@ -113,7 +113,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
   return guarded(*comm->shared, [&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    Status refused = comm->shared->session->needs_mode_wait("split");
+    Status refused = comm->shared->session->calls().needs_mode_wait("split");
     if (refused.ok() && color < -1) {
       refused = Status(Code::kInvalidArgument, "split: color " + std::to_string(color) + "; -1 or more is served");
     }
@@ -128,11 +128,11 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     spec.output = all.data();
     spec.count = kFields;
     spec.site = site;
-    const RoundId round = comm->shared->session->next_round(comm->group);
+    const RoundId round = comm->shared->session->groups().next_round(comm->group);
     Status status = issue(*comm, spec, {}, nullptr);
     if (!status.ok()) return status.because_of_this("split");
     // A channel that no rank uses for another group.
-    auto used = comm->shared->session->used_channels();
+    auto used = comm->shared->session->groups().used_channels();
     spec = CallSpec();
     spec.collective = Collective::kAllreduce;
     spec.type = DataType::kU64;
@@ -143,7 +143,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     status = issue(*comm, spec, {}, nullptr);
     if (!status.ok()) return status.because_of_this("split");
     const auto channel = warren::worker::Engine::free_channel(used);
-    if (!channel) return Session::no_channel().because_of_this("split");
+    if (!channel) return GroupCalls::no_channel().because_of_this("split");
     if (color == -1) return {};
     struct Entrant {
       std::int32_t key;
@@ -165,7 +165,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
       made->members.push_back(comm->members[entrants[i].rank]);
     }
     find_local(*made);
-    status = comm->shared->session->add_group(made->group, made->members, *channel);
+    status = comm->shared->session->groups().add(made->group, made->members, *channel);
     if (!status.ok()) return status.because_of_this("split");
     comm->shared->children.push_back(made.get());
     *out = made.release();
@@ -186,7 +186,7 @@ warren_code warren_group(warren_comm* comm, const char* name, const int32_t* ran
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     Session& session = *comm->shared->session;
-    if (Status refused = session.needs_mode_wait("group"); !refused.ok()) return refused;
+    if (Status refused = session.calls().needs_mode_wait("group"); !refused.ok()) return refused;
     if (options != nullptr) {
       if (Status refused = say_of_group(*comm, *options, said); !refused.ok()) return refused;
     }
@@ -206,13 +206,13 @@ warren_code warren_group(warren_comm* comm, const char* name, const int32_t* ran
     made->rank =
         static_cast<std::int32_t>(std::ranges::find(made->members, comm->shared->rank) - made->members.begin());
     made->stream = comm->stream;
-    const Version version = session.next_round(comm->group).version;
+    const Version version = session.groups().next_round(comm->group).version;
     if (std::exchange(comm->shared->groups_made_in, version) != version) comm->shared->groups_made.clear();
     const std::uint64_t hash = hash_of_group(made->name, made->members, version);
     made->group = group_id(hash, comm->shared->groups_made[hash]);
     made->lasts = comm->lasts && version == warren::kPreamble;
     find_local(*made);
-    const Status status = session.make_group(made->group, made->members, said.site);
+    const Status status = session.groups().make(made->group, made->members, said.site);
     if (!status.ok()) return status.because_of_this(what);
     ++comm->shared->groups_made[hash];
     comm->shared->children.push_back(made.get());

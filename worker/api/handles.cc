@@ -13,7 +13,7 @@ warren_code warren_wait(warren_handle* handle) {
   return guarded(*handle->shared, [&] {
     const Entry entry(*handle->shared);
     if (!entry.status().ok()) return entry.status();
-    Status status = handle->shared->session->wait(*handle->call);
+    Status status = handle->shared->session->calls().wait(*handle->call);
     if (status.ok() && handle->newest != nullptr) *handle->newest = {true, handle->call->contributors};
     return status;
   });
@@ -27,7 +27,7 @@ warren_code warren_wait_for(warren_handle* handle, int64_t timeout_ms, int32_t* 
   return guarded(*handle->shared, [&]() -> Status {
     const Entry entry(*handle->shared);
     if (!entry.status().ok()) return entry.status();
-    if (!handle->shared->session->wait_for(*handle->call, std::min(timeout_ms, kMostWaitMs))) return {};
+    if (!handle->shared->session->calls().wait_for(*handle->call, std::min(timeout_ms, kMostWaitMs))) return {};
     *finished = 1;
     const Status status = handle->call->status;
     if (status.ok() && handle->newest != nullptr) *handle->newest = {true, handle->call->contributors};
@@ -42,7 +42,7 @@ warren_code warren_test(warren_handle* handle, int32_t* finished) {
   return guarded(*handle->shared, [&]() -> Status {
     const Entry entry(*handle->shared);
     if (!entry.status().ok()) return entry.status();
-    *finished = handle->shared->session->test(*handle->call) ? 1 : 0;
+    *finished = handle->shared->session->calls().test(*handle->call) ? 1 : 0;
     return {};
   });
 }
@@ -75,7 +75,7 @@ warren_code warren_on_complete(warren_handle* handle, warren_callback callback, 
     // The callback of a call that has finished is called in here, and may free the handle.
     const auto shared = handle->shared;
     const auto call = handle->call;
-    return shared->session->on_complete(*call, callback, context);
+    return shared->session->calls().on_complete(*call, callback, context);
   });
 }
 
@@ -87,7 +87,7 @@ void warren_handle_free(warren_handle* handle) {
   Session& session = *handle->shared->session;
   const bool called_back = Session::inside_callback() && handle->call->finished.load(std::memory_order_acquire);
   if (!session.calls_back_here() && !called_back)
-    (void)guarded(*handle->shared, [&] { return session.wait(*handle->call); });
+    (void)guarded(*handle->shared, [&] { return session.calls().wait(*handle->call); });
   delete handle;
 }
 

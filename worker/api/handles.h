@@ -24,7 +24,9 @@
 namespace warren::api {
 
 using worker::Call;
+using worker::Calls;
 using worker::CallSpec;
+using worker::GroupCalls;
 using worker::GroupShape;
 using worker::LogQueue;
 using worker::Session;

@@ -9,7 +9,6 @@
 #include "recovery/base/check.h"
 #include "worker/device/device_library.h"
 #include "worker/device/packed_call.h"
-#include "worker/device/streamed_call.h"
 
 namespace warren::worker {
 namespace {
@@ -118,6 +117,12 @@ bool in_one_piece(const CallSpec& spec) {
   return spec.collective == Collective::kAllreduce || spec.count % element_values(narrow_type(spec.wire)) == 0;
 }
 
+// Whether a call has something to do before its round: to copy its input, or to run the program's prepare function,
+// whose work on the stream may write to the output, too.
+bool must_prepare(const CallSpec& spec, const Staged& input) {
+  return input.bytes != 0 || spec.prepare != nullptr;
+}
+
 // 16 hosts of 16 ranks (worker/schedule/hierarchical.cc): more lend nothing but to gather.
 constexpr std::int32_t kMostRanksThatLend = 256;
 
@@ -165,7 +170,6 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream,
   const auto found = find(spec, group);
   if (!found.ok()) return found.status();
   const Lies& lies = found.value();
-  const BufferBytes& sizes = lies.sizes;
   const bool stages_in = lies.in != WARREN_DEVICE_HOST, stages_out = lies.out != WARREN_DEVICE_HOST;
   if (!stages_in && !stages_out) [[likely]]
     return {};
@@ -182,76 +186,102 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream,
     if (!marked.ok()) return marked.status().because_of_this(name);
     after = std::move(marked).value();
   }
-
-  auto* const input = static_cast<std::byte*>(const_cast<void*>(spec.input));
-  auto* const output = static_cast<std::byte*>(spec.output);
-  std::vector<PinnedArena::Block> memory;
-  const auto place = [&](std::uint64_t bytes) -> Result<std::byte*> {
-    auto block = arena_.take(bytes);
-    if (!block.ok()) return block.status().because_of_this(name);
-    memory.push_back(std::move(block).value());
-    return memory.back().data();
-  };
-  Staged from, to;
+  auto made = place(spec, group, lies, narrows);
+  if (!made.ok()) return made.status().because_of_this(name);
+  Placed& placed = made.value();
   if (narrows) {
-    const NarrowCopies narrow = narrow_copies(spec, group);
-    auto placed = place(narrow.bytes);
-    if (!placed.ok()) return placed.status();
-    const auto wire = static_cast<warren_type>(spec.wire);
-    from = {input, placed.value() + narrow.input_at, sizes.input, narrow.input_bytes, wire};
-    to = {output, placed.value() + narrow.output_at, sizes.output, narrow.output_bytes, wire};
     count_narrow(spec);
     spec.wire = {};
-  } else if (stages_in && stages_out && input < output + sizes.output && output < input + sizes.input) {
+  }
+  if (stages_in) spec.input = placed.from.host;
+  if (stages_out) spec.output = placed.to.host;
+  // The one buffer of a broadcast is its root's input.
+  if (spec.collective == Collective::kBroadcast && spec.root == group.rank) placed.from = placed.to;
+  if (may_stream && streams(spec, group, placed.from.bytes, placed.to.bytes)) {
+    stream(call, group, lies, copies, std::move(after), std::move(placed));
+    return {};
+  }
+  return stage_at_once(call, copies, std::move(after), std::move(placed));
+}
+
+// Takes pinned memory for the copies of a call's buffers.
+Result<Staging::Placed> Staging::place(const CallSpec& spec, const GroupShape& group, const Lies& lies, bool narrows) {
+  const BufferBytes& sizes = lies.sizes;
+  const bool stages_in = lies.in != WARREN_DEVICE_HOST, stages_out = lies.out != WARREN_DEVICE_HOST;
+  auto* const input = static_cast<std::byte*>(const_cast<void*>(spec.input));
+  auto* const output = static_cast<std::byte*>(spec.output);
+  Placed placed;
+  const auto take = [&](std::uint64_t bytes) -> Result<std::byte*> {
+    auto block = arena_.take(bytes);
+    if (!block.ok()) return block.status();
+    placed.memory.push_back(std::move(block).value());
+    return placed.memory.back().data();
+  };
+  if (narrows) {
+    const NarrowCopies narrow = narrow_copies(spec, group);
+    const auto at = take(narrow.bytes);
+    if (!at.ok()) return at.status();
+    const auto wire = static_cast<warren_type>(spec.wire);
+    placed.from = {input, at.value() + narrow.input_at, sizes.input, narrow.input_bytes, wire};
+    placed.to = {output, at.value() + narrow.output_at, sizes.output, narrow.output_bytes, wire};
+    return placed;
+  }
+  if (stages_in && stages_out && input < output + sizes.output && output < input + sizes.input) {
     // In place: one contains the other, and so do the copies.
     std::byte* const begin = std::min(input, output);
     std::byte* const end = std::max(input + sizes.input, output + sizes.output);
-    auto placed = place(static_cast<std::uint64_t>(end - begin));
-    if (!placed.ok()) return placed.status();
-    from = {input, placed.value() + (input - begin), sizes.input, sizes.input};
-    to = {output, placed.value() + (output - begin), sizes.output, sizes.output};
-  } else {
-    if (stages_in) {
-      auto placed = place(sizes.input);
-      if (!placed.ok()) return placed.status();
-      from = {input, placed.value(), sizes.input, sizes.input};
-    }
-    if (stages_out) {
-      auto placed = place(sizes.output);
-      if (!placed.ok()) return placed.status();
-      to = {output, placed.value(), sizes.output, sizes.output};
-    }
+    const auto at = take(static_cast<std::uint64_t>(end - begin));
+    if (!at.ok()) return at.status();
+    placed.from = {input, at.value() + (input - begin), sizes.input, sizes.input};
+    placed.to = {output, at.value() + (output - begin), sizes.output, sizes.output};
+    return placed;
   }
-  if (stages_in) spec.input = from.host;
-  if (stages_out) spec.output = to.host;
-  // The one buffer of a broadcast is its root's input.
-  if (spec.collective == Collective::kBroadcast && spec.root == group.rank) from = to;
-  // Its work on the stream may write to the output, too.
-  const bool prepares = from.bytes != 0 || spec.prepare != nullptr;
-  if (may_stream && streams(spec, group, from.bytes, to.bytes)) {
-    auto streamed = std::make_unique<StreamedCall>(copies, std::move(after), spec.stream, from, to, std::move(memory));
-    if (prepares) {
-      streamed->prepare_by(spec.prepare, spec.prepare_context);
-      spec.prepare = [](void* context) { return static_cast<StreamedCall*>(context)->begin_filling(); };
-      spec.prepare_context = streamed.get();
-    }
-    const bool lends = lends_.load(std::memory_order_relaxed) || exchange_ != nullptr;
-    if (read_on_gpus(spec) && stages_in && stages_out && lends && group.size <= kMostRanksThatLend) {
-      shares_.prepare(lies.device());
-      if (exchange_ != nullptr) exchange_->prepare();
-      streamed->may_lend(shares_);
-    }
-    call.buffers = std::move(streamed);
-    return {};
+  if (stages_in) {
+    const auto at = take(sizes.input);
+    if (!at.ok()) return at.status();
+    placed.from = {input, at.value(), sizes.input, sizes.input};
   }
+  if (stages_out) {
+    const auto at = take(sizes.output);
+    if (!at.ok()) return at.status();
+    placed.to = {output, at.value(), sizes.output, sizes.output};
+  }
+  return placed;
+}
+
+// Lets a call's buffers move while its round runs.
+void Staging::stream(Call& call, const GroupShape& group, const Lies& lies, DeviceCopies& copies,
+                     std::unique_ptr<DeviceCopies::Event> after, Placed placed) {
+  CallSpec& spec = call.spec;
+  auto streamed = std::make_unique<StreamedCall>(copies, std::move(after), spec.stream, placed.from, placed.to,
+                                                 std::move(placed.memory));
+  if (must_prepare(spec, placed.from)) {
+    streamed->prepare_by(spec.prepare, spec.prepare_context);
+    spec.prepare = [](void* context) { return static_cast<StreamedCall*>(context)->begin_filling(); };
+    spec.prepare_context = streamed.get();
+  }
+  const bool both = lies.in != WARREN_DEVICE_HOST && lies.out != WARREN_DEVICE_HOST;
+  const bool lends = lends_.load(std::memory_order_relaxed) || exchange_ != nullptr;
+  if (read_on_gpus(spec) && both && lends && group.size <= kMostRanksThatLend) {
+    shares_.prepare(lies.device());
+    if (exchange_ != nullptr) exchange_->prepare();
+    streamed->may_lend(shares_);
+  }
+  call.buffers = std::move(streamed);
+}
+
+// Copies a call's buffers as a whole, before its round and after it; reads those of a send here.
+Status Staging::stage_at_once(Call& call, DeviceCopies& copies, std::unique_ptr<DeviceCopies::Event> after,
+                              Placed placed) {
+  CallSpec& spec = call.spec;
   auto staged = std::make_unique<StagedCall>(copies, std::move(after), spec.stream);
-  staged->input = from;
-  staged->output = to;
-  staged->memory = std::move(memory);
+  staged->input = placed.from;
+  staged->output = placed.to;
+  staged->memory = std::move(placed.memory);
   if (spec.collective == Collective::kPoint) {
     if (spec.sends) (void)staged->fill();
     if (const Status filled = staged->filled(); !filled.ok()) return filled;
-  } else if (prepares) {
+  } else if (must_prepare(spec, placed.from)) {
     staged->prepare = spec.prepare;
     staged->prepare_context = spec.prepare_context;
     spec.prepare = [](void* context) { return static_cast<StagedCall*>(context)->fill(); };

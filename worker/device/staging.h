@@ -23,6 +23,7 @@
 #include "worker/device/device_table.h"
 #include "worker/device/pinned_arena.h"
 #include "worker/device/snapshot.h"
+#include "worker/device/streamed_call.h"
 #include "worker/life/state_piece.h"
 #include "worker/rounds/call.h"
 
@@ -134,6 +135,16 @@ class Staging {
   // `after`: null: behind what is on the call's stream now.
   [[nodiscard]] Status stage(Call& call, const GroupShape& group, bool may_stream,
                              std::unique_ptr<DeviceCopies::Event> after);
+  // Copies of a call's buffers in pinned memory; no bytes: of a buffer that lies on the CPU.
+  struct Placed {
+    Staged from, to;
+    std::vector<PinnedArena::Block> memory;
+  };
+  [[nodiscard]] Result<Placed> place(const CallSpec& spec, const GroupShape& group, const Lies& lies, bool narrows);
+  void stream(Call& call, const GroupShape& group, const Lies& lies, DeviceCopies& copies,
+              std::unique_ptr<DeviceCopies::Event> after, Placed placed);
+  [[nodiscard]] static Status stage_at_once(Call& call, DeviceCopies& copies,
+                                            std::unique_ptr<DeviceCopies::Event> after, Placed placed);
   [[nodiscard]] Result<std::int32_t> device_of(const void* pointer);
   [[nodiscard]] Result<std::int32_t> where(const StatePiece& piece);
   [[nodiscard]] Status append(std::vector<std::byte>& to, std::span<const std::byte> from, void* stream);

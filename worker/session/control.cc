@@ -212,9 +212,42 @@ Status Control::open(const Settings& settings) {
   first_patience_ms_ = std::max(kLeastPatienceMs, 4 * heartbeat_interval_ms(settings.round_timeout_ms));
   heard();
 
+  const auto reach = open_links(settings, link_key);
+  if (!reach.ok()) return reach.status();
+  if (services_.segment != nullptr) {
+    const Status status = open_segments(settings, link_key);
+    if (!status.ok()) return status.because_of_this("cannot share the log with the other ranks of this host");
+  }
+  life_sign_ = LifeSign::from_environment();
+  life_sign_.limit(settings.round_timeout_ms);
+  if (settings.on_sigterm == OnSigterm::kDrain) {
+    auto sigterm = SigtermCount::take();
+    if (!sigterm.ok()) return sigterm.status();
+    sigterm_ = std::move(sigterm).value();
+  }
+  return make_machine(settings, reach.value());
+}
+
+// Listens for data links. kUnavailable: no port, or no address.
+Result<Control::Reach> Control::open_links(const Settings& settings, const handshake::LinkKey& link_key) {
   auto addresses = choose_data_addresses(settings.bind_address, settings.advertise_address, settings.tracker_host,
                                          settings.tracker_port, std::chrono::milliseconds(settings.join_timeout_ms));
   if (!addresses.ok()) return addresses.status().because_of_this("cannot accept data links");
+  connector_ = std::make_unique<Connector>(settings.job, link_key, self_, link_events());
+  auto port =
+      listen_in(settings.port_range, [&](std::uint16_t at) { return connector_->listen(addresses.value().bind, at); });
+  if (!port.ok()) return port.status().because_of_this("cannot accept data links");
+  bool maps = settings.transport != kTcpTransport;
+  if (maps) {
+    if (const Status status = connector_->listen_on_host(); !status.ok()) {
+      maps = false;
+      log_(WARREN_LOG_WARNING, "links to ranks of this host go over TCP: " + status.describe());
+    }
+  }
+  return Reach{addresses.value().advertise, port.value(), maps};
+}
+
+Connector::Events Control::link_events() {
   Connector::Events events;
   events.connected = [this](Generation generation, GroupId group, Rank peer, std::uint16_t stream, int fd,
                             std::unique_ptr<HostPipe> pipe) {
@@ -236,29 +269,11 @@ Status Control::open(const Settings& settings) {
     run_effects(std::move(effects));
   };
   events.warning = [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); };
-  connector_ = std::make_unique<Connector>(settings.job, link_key, self_, std::move(events));
-  auto port =
-      listen_in(settings.port_range, [&](std::uint16_t at) { return connector_->listen(addresses.value().bind, at); });
-  if (!port.ok()) return port.status().because_of_this("cannot accept data links");
-  bool maps = settings.transport != kTcpTransport;
-  if (maps) {
-    if (const Status status = connector_->listen_on_host(); !status.ok()) {
-      maps = false;
-      log_(WARREN_LOG_WARNING, "links to ranks of this host go over TCP: " + status.describe());
-    }
-  }
-  if (services_.segment != nullptr) {
-    const Status status = open_segments(settings, link_key);
-    if (!status.ok()) return status.because_of_this("cannot share the log with the other ranks of this host");
-  }
-  life_sign_ = LifeSign::from_environment();
-  life_sign_.limit(settings.round_timeout_ms);
-  if (settings.on_sigterm == OnSigterm::kDrain) {
-    auto sigterm = SigtermCount::take();
-    if (!sigterm.ok()) return sigterm.status();
-    sigterm_ = std::move(sigterm).value();
-  }
+  return events;
+}
 
+// Makes the worker's machine, with the join that it sends. kInvalidArgument: the settings cannot be sent.
+Status Control::make_machine(const Settings& settings, const Reach& reach) {
   WorkerMachine::Options options;
   options.job = settings.job;
   options.self = self_;
@@ -272,8 +287,8 @@ Status Control::open(const Settings& settings) {
   join.set_join_timeout_ms(static_cast<std::uint64_t>(settings.join_timeout_ms));
   join.set_domain_id(settings.domain_id);
   auto* endpoint = join.add_endpoints();
-  endpoint->set_address(addresses.value().advertise);
-  endpoint->set_port(port.value());
+  endpoint->set_address(reach.address);
+  endpoint->set_port(reach.port);
   join.set_attempt(settings.attempt);
   join.set_resize(settings.resize);
   // Also one whose place the job has gone on without: until it is taken in again.
@@ -282,7 +297,7 @@ Status Control::open(const Settings& settings) {
   join.set_spare(services_.spare);
   if (services_.spare && options.follows) *join.mutable_followed() = {};
   join.set_software(WARREN_VERSION);
-  *join.mutable_traits() = traits_of_process(maps, services_.gpu);
+  *join.mutable_traits() = traits_of_process(reach.maps, services_.gpu);
   *join.mutable_settings() = agreed_settings(settings, services_.costs, services_.nccl);
   join.set_fetch_port(services_.fetch_port);
   if (segments_) join.set_segment_socket(segments_->socket());
@@ -431,6 +446,37 @@ void Control::answer(Incarnation life, std::uint32_t memory, bool mapped) {
   post([this, life, memory, mapped](auto&) { segments_->answer(life, memory, mapped); });
 }
 
+// When the thread is to look again, with no word from anywhere. nullopt: never.
+std::optional<TimeMs> Control::next_deadline() {
+  std::optional<TimeMs> deadline = machine_->next_deadline();
+  if (const auto d = connector_->next_deadline(); d && (!deadline || *d < *deadline)) deadline = d;
+  if (const auto d = data_path_.tick(); d && (!deadline || *d < *deadline)) deadline = d;
+  if (segments_) {
+    if (const auto d = segments_->next_deadline(); d && (!deadline || *d < *deadline)) deadline = d;
+  }
+  // A life in a job looks at what it does.
+  if (machine_->state() == WorkerMachine::State::kMember)
+    deadline = std::min(deadline.value_or(next_sample_), next_sample_);
+  if (drains()) {
+    // A life that serves may be told to go at once, too. When its time is over its machine knows.
+    const TimeMs look = now() + kLookAtDrainMs;
+    const bool serves = machine_->state() == WorkerMachine::State::kServing;
+    deadline = std::min({deadline.value_or(look), look, serves ? look : *leave_by_});
+  }
+  return deadline;
+}
+
+// Shows the launcher that this life is in its job, and goes on.
+void Control::show_life() {
+  // A life that has nothing to wait for is in no job any more.
+  if (machine_->next_deadline()) {
+    life_sign_.beat();
+    if (board_.rounds_computed.load(std::memory_order_relaxed) > 0) life_sign_.worked();
+  } else if (!data_path_.may_hang()) {
+    life_sign_.leave();  // else it stands still: the launcher ends a process that hangs
+  }
+}
+
 void Control::loop() {
   std::vector<WorkerEffect> effects;
   machine_->start(now(), effects);
@@ -452,28 +498,8 @@ void Control::loop() {
           {nullptr, p.fd,
            static_cast<short>((p.events & POLLIN ? ZMQ_POLLIN : 0) | (p.events & POLLOUT ? ZMQ_POLLOUT : 0)), 0});
     }
-    std::optional<TimeMs> deadline = machine_->next_deadline();
-    if (const auto d = connector_->next_deadline(); d && (!deadline || *d < *deadline)) deadline = d;
-    if (const auto d = data_path_.tick(); d && (!deadline || *d < *deadline)) deadline = d;
-    if (segments_) {
-      if (const auto d = segments_->next_deadline(); d && (!deadline || *d < *deadline)) deadline = d;
-    }
-    // Who has nothing to wait for is in no job any more.
-    if (machine_->next_deadline()) {
-      life_sign_.beat();
-      if (board_.rounds_computed.load(std::memory_order_relaxed) > 0) life_sign_.worked();
-    } else if (!data_path_.may_hang()) {
-      life_sign_.leave();  // else it stands still: the launcher ends a process that hangs
-    }
-    // Who is in a job looks at what it does.
-    if (machine_->state() == WorkerMachine::State::kMember)
-      deadline = std::min(deadline.value_or(next_sample_), next_sample_);
-    if (drains()) {
-      // Who serves may be told to go at once, too; when its time is over its machine knows.
-      const TimeMs look = now() + kLookAtDrainMs;
-      const bool serves = machine_->state() == WorkerMachine::State::kServing;
-      deadline = std::min({deadline.value_or(look), look, serves ? look : *leave_by_});
-    }
+    const std::optional<TimeMs> deadline = next_deadline();
+    show_life();
     const std::int64_t wait_ms = deadline ? std::clamp<std::int64_t>(*deadline - now(), 0, 60'000) : -1;
     if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait_ms)) < 0 &&
         zmq_errno() != EINTR) {

@@ -134,6 +134,15 @@ class Control {
   Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,
           const Services& services);
   Status open(const Settings& settings);
+  // How other workers reach this life's data links.
+  struct Reach {
+    std::string address;
+    std::uint16_t port = 0;
+    bool maps = false;  // links to ranks of this host go through shared memory
+  };
+  Result<Reach> open_links(const Settings& settings, const handshake::LinkKey& link_key);
+  Connector::Events link_events();
+  Status make_machine(const Settings& settings, const Reach& reach);
   Status open_segments(const Settings& settings, const handshake::LinkKey& link_key);
   // `called`: as in KeeperLink::Offer.
   std::shared_ptr<KeeperLink> offer_segment(Generation called) const;
@@ -142,6 +151,8 @@ class Control {
   void post(Work work);
   void link_broken(Generation generation, Rank peer, const std::string& evidence);
   void loop();
+  std::optional<TimeMs> next_deadline();
+  void show_life();
   void do_posted();
   void receive();
   void watch_monitor();

@@ -114,19 +114,9 @@ std::optional<TimeMs> Session::tick() {
   // Heartbeats do not wait for a program's function that runs under the lock.
   const std::unique_lock lock(driver_.mutex(), std::try_to_lock);
   if (!lock) return now() + kTickAgainMs;
-  if (const auto over = deadlines_.overdue(now()); over && !life_.closed()) end_overdue(*over);
+  const auto call = calls_.end_overdue(now());
   const auto own = life_.logs() ? tick_of_log() : std::nullopt;
-  const auto call = deadlines_.next();
   return call && (!own || *call < *own) ? call : own;
-}
-
-void Session::end_overdue(const Deadlines::Deadline& over) {
-  const auto call = over.call.lock();
-  if (call == nullptr) return;
-  const std::vector<std::string> waits = engine().describe_waits();
-  driver_.end_life(Status(Code::kTimeout, describe(*call, self_) + " has not finished within the " +
-                                              std::to_string(over.timeout_ms) + " ms that its timeout_ms gives it" +
-                                              (waits.empty() ? "" : "; " + waits.front())));
 }
 
 std::optional<TimeMs> Session::tick_of_log() {
@@ -305,7 +295,7 @@ void Session::aborted(const std::string& reason) {
 }
 
 void Session::begin_nothing() {
-  drains_.store(true, std::memory_order_relaxed);
+  admission_.begin_nothing();
 }
 
 bool Session::is_idle(const std::unique_lock<std::mutex>& lock) const {

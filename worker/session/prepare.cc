@@ -99,20 +99,7 @@ Status Session::prepare(const Beginning& beginning) {
   const bool spare = beginning.spare;
   if (Status s = join_.await_tracker_name(); !s.ok()) return s.because_of_this("cannot join job " + settings_.job);
   if (Status opened = driver_.open(); !opened.ok()) return opened;
-  if (!settings_.timeline.empty()) {
-    auto trace = TraceFile::open(settings_.timeline, log_);
-    if (trace.ok()) {
-      trace_ = std::move(trace).value();
-      engine().use(*trace_);
-      driver_.use(*trace_);
-      outside_.use(*trace_);
-    } else if (settings_.attempt == 0 && !spare) {
-      return trace.status();
-    } else {
-      // The job needs this life more than its trace.
-      log_(WARREN_LOG_WARNING, trace.status().describe() + "; this life goes on without one");
-    }
-  }
+  if (Status traced = open_trace(spare); !traced.ok()) return traced;
   auto library = load_device_library(settings_.device_library);
   if (!library.ok()) return library.status();
   if (const std::string news = library.value().news(); !news.empty()) log_(WARREN_LOG_INFO, news);
@@ -158,6 +145,7 @@ Status Session::prepare(const Beginning& beginning) {
   if (!control.ok()) return control.status();
   control_ = std::move(control).value();
   lent_.use(*control_);
+  calls_.use(*control_);
   // Now, when it is an error of nothing but this life's begin if the system allows no more: later calls rely on it.
   const auto ended = [this] {
     if (!frees_itself_) return;
@@ -166,6 +154,25 @@ Status Session::prepare(const Beginning& beginning) {
   };
   if (const Status started = driver_.start(ended); !started.ok()) return started;
   return control_->start();
+}
+
+// Opens the timeline, if there is to be one.
+Status Session::open_trace(bool spare) {
+  if (settings_.timeline.empty()) return {};
+  auto trace = TraceFile::open(settings_.timeline, log_);
+  if (trace.ok()) {
+    trace_ = std::move(trace).value();
+    engine().use(*trace_);
+    driver_.use(*trace_);
+    outside_.use(*trace_);
+    fused_.use(*trace_);
+  } else if (settings_.attempt == 0 && !spare) {
+    return trace.status();
+  } else {
+    // The job needs this life more than its trace.
+    log_(WARREN_LOG_WARNING, trace.status().describe() + "; this life goes on without one");
+  }
+  return {};
 }
 
 Status Session::start_log() {

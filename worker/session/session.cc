@@ -73,13 +73,6 @@ std::vector<std::string> Session::hosts() {
   return host_of_;
 }
 
-RoundId Session::next_round(GroupId group) {
-  std::unique_lock lock(driver_.mutex());
-  // Not another group's, on whose account this one's next call is refused: it would end at some ranks alone.
-  if (batches_.fuses(group)) send_batch(lock);
-  return engine().next_round(group);
-}
-
 std::uint64_t Session::version() {
   const std::lock_guard lock(driver_.mutex());
   return engine().version() == kPreamble ? 0 : engine().version().value - 1;
@@ -94,9 +87,7 @@ std::uint64_t Session::committed_version() {
 Status Session::finalize() {
   const TraceSpan span(trace_.get(), TraceFile::Row::kCheckpoints, "finalize");
   std::unique_lock lock(driver_.mutex());
-  send_batch(lock);
-  driver_.drive(lock, [&] { return engine().outstanding() == 0; });
-  driver_.run_callbacks(lock);
+  calls_.end_all(lock);
   if (!life_.failure().ok()) return life_.failure();
   if (life_.is_finished()) return {};
   if (const Status given = checkpoints_.give_all(lock); !given.ok()) return given;
@@ -128,6 +119,14 @@ void Session::close() {
     control_->leave(false, std::string(kLeftWithoutFinalize));
   }
   driver_.wake_sleepers();
+}
+
+Result<void*> Session::allocate(std::uint64_t bytes) {
+  return lent_.allocate(bytes, driver_.mutex());
+}
+
+Status Session::free(void* memory) {
+  return lent_.free(memory, driver_.mutex());
 }
 
 }  // namespace warren::worker

@@ -2,8 +2,14 @@
 // call drives the engine in the caller's thread; asynchronous calls, and messages whose calls have returned, are driven
 // by the engine's thread while nobody blocks.
 //
-// Its sources: prepare.cc (how it begins), data_path.cc (what the control thread asks), calls.cc,
-// session_checkpoints.cc, effects.cc, session.cc (how it ends). Its lock, and who drives, are driver.h's.
+// The session holds its parts together. The program reaches some of them by its functions: Calls, FusedCalls and
+// GroupCalls. The lock, and who drives, are Driver's. Sources of the session itself:
+//
+// - prepare.cc: how it begins
+// - data_path.cc: what the control thread asks of it
+// - session_checkpoints.cc: checkpoints, as the program calls them
+// - effects.cc: what its life wants done
+// - session.cc: how it ends
 #pragma once
 
 #include <atomic>
@@ -20,15 +26,16 @@
 #include "worker/launch/joined_mark.h"
 #include "worker/life/life.h"
 #include "worker/replay/fetch_service.h"
-#include "worker/rounds/call.h"
-#include "worker/rounds/narrowing.h"
 #include "worker/rounds/round_board.h"
+#include "worker/session/admission.h"
 #include "worker/session/batches.h"
+#include "worker/session/calls.h"
 #include "worker/session/checkpoint_calls.h"
 #include "worker/session/control.h"
-#include "worker/session/deadlines.h"
 #include "worker/session/driver.h"
+#include "worker/session/fused_calls.h"
 #include "worker/session/gpus.h"
+#include "worker/session/group_calls.h"
 #include "worker/session/inside.h"
 #include "worker/session/interrupt.h"
 #include "worker/session/join.h"
@@ -70,53 +77,13 @@ class Session final : private DataPath {
   // null: nobody wants it. From any thread.
   [[nodiscard]] TraceFile* trace() { return trace_.get(); }
 
-  // Before run() or submit(), for a validated call: buffers on a GPU get copies that the engine works on, and so do
-  // those of a call that has a wire type. Outside of any lock; a send's buffer is read here.
-  [[nodiscard]] Status stage(Call& call, const GroupShape& shape);
-  // A validated call. Blocks until it has finished and returns its result.
-  Status run(GroupId group, Call& call);
-  // The same of one that is neither staged nor a set-up round; small ones that repeat others take the shortest way.
-  // `contributors`: as Call's.
-  Status run(GroupId group, const GroupShape& shape, const CallSpec& spec,
-             std::shared_ptr<const std::vector<Rank>>& contributors);
-  // A validated call that lives until it has finished (call->self is set here).
-  Status submit(GroupId group, const std::shared_ptr<Call>& call);
-  // A validated asynchronous call, not staged, that may be put together with those before and after it, of up to so
-  // many bytes. What was put together is sent when a call does not fit, before any other call, and when one of it is
-  // waited or asked for.
-  Status fuse(GroupId group, const GroupShape& shape, const std::shared_ptr<Call>& call, std::uint64_t most_bytes);
-  // Sends what was put together.
-  void send_fused();
-  // Puts asynchronous allreduces of this group together until end_fusion(). kInvalidArgument: another group's are, or
-  // mode shrink.
-  Status begin_fusion(GroupId group);
-  void end_fusion();
-  [[nodiscard]] std::uint64_t fusion_bytes() const { return settings_.fusion_bytes; }
-  // With how few workers the job goes on; 0: it waits for all.
+  // With how few workers the job continues; 0: the job waits for all.
   [[nodiscard]] std::uint32_t min_workers() const { return settings_.min_workers; }
-  // For what mode shrink does not have. kInvalidArgument: this is it.
-  [[nodiscard]] Status needs_mode_wait(std::string_view what) const;
-  // A call that was submitted is to finish within so long from now; else this life is over, with kTimeout.
-  void finish_within(const std::shared_ptr<Call>& call, std::int64_t timeout_ms);
-  // Safe beside a thread that is inside another call.
-  Status wait(Call& call);
-  // Waits for the call for `timeout_ms` at most. Returns whether the call has finished.
-  bool wait_for(Call& call, std::int64_t timeout_ms);
-  bool test(Call& call);
-  // `callback` is called once, outside the lock; at once if the call has finished. wait() and test() see the call as
-  // finished only when its callback has returned.
-  Status on_complete(Call& call, warren_callback callback, void* context);
 
-  // As in Engine.
-  Status add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel);
-  Engine::Channels used_channels();
-  // A group that its members alone make, this rank among them: in its first round they agree on its channel. `site`:
-  // the program's call.
-  Status make_group(GroupId id, const std::vector<Rank>& members, std::uint64_t site);
-  // Why a group cannot be made where ranks use all channels.
-  [[nodiscard]] static Status no_channel();
-  // Waits for the group's outstanding calls first.
-  void remove_group(GroupId id);
+  // The program's calls, those that are put together, and its groups.
+  [[nodiscard]] Calls& calls() { return calls_; }
+  [[nodiscard]] FusedCalls& fused() { return fused_; }
+  [[nodiscard]] GroupCalls& groups() { return groups_; }
 
   // Memory that the ranks of this host read where it lies (worker/transport/host_memory.h), until it is freed or the
   // session ends.
@@ -146,13 +113,6 @@ class Session final : private DataPath {
   std::uint64_t version();
   // The version of the newest checkpoint that is safe to start from.
   std::uint64_t committed_version();
-  // Whether the world's next round was, or is being, called from one of these sites (Engine::ask_next). Waits for
-  // outstanding calls, and until somebody can tell.
-  Result<bool> meets(std::vector<std::uint64_t> sites);
-  // As in Engine.
-  bool setup_known(GroupId group, const std::string& name);
-  // Names what a group split here is called: the same in each life. What was put together is sent before.
-  RoundId next_round(GroupId group);
 
   // Waits for outstanding calls, then for all ranks to enter.
   Status finalize();
@@ -207,7 +167,6 @@ class Session final : private DataPath {
   void mapped() override;
   std::optional<TimeMs> tick() override;
   std::optional<TimeMs> tick_of_log();
-  void end_overdue(const Deadlines::Deadline& over);
   bool may_hang() const override { return gpus_.may_hang(); }
   bool adopt(Generation generation, GroupId group, Rank peer, std::uint16_t stream, int fd,
              std::unique_ptr<HostPipe> pipe) override;
@@ -217,20 +176,11 @@ class Session final : private DataPath {
   bool may_leave(bool at_once) override;
   bool leave(bool at_once, int exit_code, const std::function<void()>& say) override;
 
-  void stay_out(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] bool way_is_clear() const;
-  Status clear_way(std::unique_lock<std::mutex>& lock, GroupId group, const Call& call);
-  Status drive_through(std::unique_lock<std::mutex>& lock, GroupId group, Call& call);
-  Status run_by_call(std::unique_lock<std::mutex>& lock, GroupId group, const GroupShape& shape, const CallSpec& spec,
-                     bool clear, std::shared_ptr<const std::vector<Rank>>& contributors);
-  Status submit(std::unique_lock<std::mutex>& lock, GroupId group, const std::shared_ptr<Call>& call);
-  void send_batch(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] Status may_call(GroupId group, const Call& call) const;
-  [[nodiscard]] Status stage_on_gpu(Call& call, const GroupShape& shape);
   void look_at_exchange();
   [[nodiscard]] Status end_calls(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Result<StateHashes> share_hashes(std::int32_t root, const PlacedState* state, std::uint64_t site);
   [[nodiscard]] Status broadcast_words(std::int32_t root, std::span<std::uint64_t> words, std::uint64_t site);
+  Status open_trace(bool spare);
   Status start_log();
   void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);
   void carry_out_effects();
@@ -254,7 +204,6 @@ class Session final : private DataPath {
   RoundBoard board_;
   std::unique_ptr<TraceFile> trace_;          // outlives the engine
   bool recovers_ = false;                     // the timeline shows a recovery
-  std::atomic<bool> drains_{false};           // no call begins any more
   Rank self_;                                 // not written to once create() has returned
   std::atomic<std::uint32_t> world_size_{0};  // of any thread
   std::vector<std::string> host_of_;
@@ -274,9 +223,12 @@ class Session final : private DataPath {
   LifeStorage storage_{settings_, log_};  // its threads end before control_
   Join join_{settings_, log_, driver_, life_, storage_};
   CheckpointCalls checkpoints_{mark_, settings_.min_workers != 0, life_, gpus_, states_, driver_, storage_};
-  Incarnation incarnation_;  // of it
+  Admission admission_{settings_, driver_, life_, gpus_, lent_, batches_, checkpoints_};
+  FusedCalls fused_{settings_, driver_, life_, gpus_, lent_, batches_, admission_, copy_memory_};
+  Calls calls_{driver_, life_, gpus_, batches_, checkpoints_, admission_, fused_, copy_memory_};
+  GroupCalls groups_{self_, driver_, life_, fused_, calls_};
+  Incarnation incarnation_;  // of this life
   std::shared_ptr<MemfdSegment> segment_;
-  Deadlines deadlines_;
   LogFill log_fill_{settings_.log_full, settings_.min_workers != 0};
 
   bool frees_itself_ = false;  // the engine's thread does, for an owner that was in a callback on it

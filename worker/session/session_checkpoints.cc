@@ -9,7 +9,7 @@ namespace warren::worker {
 Result<Session::State> Session::load() {
   const TraceSpan span(trace_.get(), TraceFile::Row::kCheckpoints, "load_checkpoint");
   std::unique_lock lock(driver_.mutex());
-  send_batch(lock);
+  fused_.send(lock);
   return checkpoints_.load(lock);
 }
 
@@ -18,16 +18,14 @@ Status Session::end_calls(std::unique_lock<std::mutex>& lock) {
   if (engine().version() == kPreamble) {
     return {Code::kInvalidArgument, "checkpoint comes after load_checkpoint, which says where the program starts"};
   }
-  send_batch(lock);
-  driver_.drive(lock, [&] { return engine().outstanding() == 0; });
-  driver_.run_callbacks(lock);
-  stay_out(lock);
+  calls_.end_all(lock);
+  admission_.stay_out(lock);
   return checkpoints_.may_take(lock);
 }
 
 Status Session::checkpoint(Places global, const Places* local, void* stream) {
   if (local != nullptr) {
-    if (const Status status = needs_mode_wait("a checkpoint with local states"); !status.ok()) return status;
+    if (const Status status = admission_.needs_mode_wait("a checkpoint with local states"); !status.ok()) return status;
   }
   const TraceSpan span(trace_.get(), TraceFile::Row::kCheckpoints, "checkpoint");
   std::unique_lock lock(driver_.mutex());
@@ -36,7 +34,7 @@ Status Session::checkpoint(Places global, const Places* local, void* stream) {
 }
 
 Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void* stream) {
-  if (const Status status = needs_mode_wait("lazy_checkpoint"); !status.ok()) return status;
+  if (const Status status = admission_.needs_mode_wait("lazy_checkpoint"); !status.ok()) return status;
   std::unique_lock lock(driver_.mutex());
   const Status may_take = end_calls(lock);
   return may_take.ok() ? checkpoints_.take_later(lock, serialize, context, stream) : may_take;
@@ -44,7 +42,7 @@ Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void*
 
 Status Session::checkpoint_from(std::int32_t root, Places global, const Places* local, void* stream,
                                 std::uint64_t site) {
-  if (const Status status = needs_mode_wait("a checkpoint from a root"); !status.ok()) return status;
+  if (const Status status = admission_.needs_mode_wait("a checkpoint from a root"); !status.ok()) return status;
   if (root < 0 || root >= static_cast<std::int32_t>(world_size())) {
     return {Code::kInvalidArgument, "the root of a checkpoint is rank " + std::to_string(root) + ", and the job has " +
                                         std::to_string(world_size()) + " ranks"};
@@ -80,7 +78,7 @@ Status Session::broadcast_words(std::int32_t root, std::span<std::uint64_t> word
   spec.root = root;
   spec.site = site;
   std::shared_ptr<const std::vector<Rank>> contributors;
-  return run(kWorldGroup, {self_.value, static_cast<std::int32_t>(world_size())}, spec, contributors);
+  return calls_.run(kWorldGroup, {self_.value, static_cast<std::int32_t>(world_size())}, spec, contributors);
 }
 
 }  // namespace warren::worker

@@ -253,6 +253,7 @@ std::string domain_by_default(const Resolver& r, const Settings&) {
 
 }  // namespace
 
+// One idea: the table, one row a setting.
 std::span<const Setting> settings_table() {
   using S = Settings;
   using O = warren_options;

@@ -41,6 +41,8 @@ constexpr std::size_t lines(std::size_t bytes) {
 }
 // At most so many bytes move in one step: the other end begins on them while the next ones are copied.
 constexpr std::size_t kPieceBytes = std::size_t{32} << 10;
+// A chunk of so many bytes goes to its reduction before the next one pushes it out of the cache.
+constexpr std::size_t kBigChunk = std::size_t{32} << 10;
 // Below these a copy costs less than what it saves.
 constexpr std::size_t kLeastInPlace = std::size_t{2} << 10;
 constexpr std::size_t kLeastNamed = std::size_t{2} << 10;
@@ -449,109 +451,116 @@ std::optional<View> LinkTransport::find_lent(const Stream& s, const Link& link, 
 bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
   bool moved = false;
   while (!s.recvs.empty() && budget > 0) {
-    Incoming& in = s.recvs.front();
-    Link& link = at(s.link);
-    const auto broken = [&](const Status& why) {
-      break_link(link, why);
-      return true;
-    };
-    const auto not_due = [&](const Status& verdict) { return broken(refused(link.peer, verdict)); };
-    if (const auto note = s.pipe->note(); !note.empty()) {
-      if (s.received != 0 || s.checked) {
-        return broken(Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
-                                                  " broke while receiving: " + kDamaged));
-      }
-      Status verdict;
-      if (!take_note(s, note, in.expected, in.payload, verdict)) return not_due(verdict);
-      const Token token = in.token;
-      s.recvs.pop();
-      complete(token, Status());
-      moved = true;
-      budget--;
-      continue;
+    const std::size_t bytes = s.recvs.front().payload.size();
+    switch (take_from_pipe(s)) {
+      case Taken::kNothing: return moved;
+      case Taken::kBroken: return true;
+      case Taken::kPiece: break;
+      case Taken::kFrame: budget = bytes >= kBigChunk ? 0 : budget - 1; break;
     }
-    const auto come = s.pipe->come();
-    if (!come) {
-      return broken(Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
-                                                " broke while receiving: " + kDamaged));
+    moved = true;
+  }
+  return moved;
+}
+
+// Takes what has come of the frame that is due, up to one piece.
+LinkTransport::Taken LinkTransport::take_from_pipe(Stream& s) {
+  Incoming& in = s.recvs.front();
+  Link& link = at(s.link);
+  if (const auto note = s.pipe->note(); !note.empty()) {
+    if (s.received != 0 || s.checked) return damaged(link);
+    Status verdict;
+    if (!take_note(s, note, in.expected, in.payload, verdict)) return broken(link, refused(link.peer, verdict));
+    return took(s, {});
+  }
+  const auto come = s.pipe->come();
+  if (!come) return damaged(link);
+  if (come->size() < needed_to_read(s)) {
+    make_room(s);
+    return Taken::kNothing;
+  }
+  const std::size_t total = kHead + lines(in.payload.size());
+  if (!s.checked) {
+    // Copied before it is looked at: the other end could write there.
+    std::memcpy(s.recv_header.data(), come->data(), kHeader);
+    Where where;
+    std::memcpy(&where, come->data() + kHeader, sizeof where);
+    auto header = decode(s.recv_header);
+    const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
+    if (!verdict.ok()) return broken(link, refused(link.peer, verdict));
+    s.heard = header.value();
+    if (where.stamp != 0) {
+      return take_told(s, {where.extent, where.stamp, where.at}, {where.memory, where.number});
     }
-    const std::size_t total = kHead + lines(in.payload.size());
-    // A big chunk goes to its reduction before the next one pushes it out of the cache.
-    constexpr std::size_t kBigChunk = std::size_t{32} << 10;
-    const std::size_t budget_after = in.payload.size() >= kBigChunk ? 0 : budget - 1;
-    const auto completed = [&](const View& view) {
-      const Token token = in.token;
-      s.received = 0;
-      s.checked = s.whole = false;
-      s.recvs.pop();
-      complete(token, Status(), view);
-      moved = true;
-      budget = budget_after;
-    };
-    if (come->size() < needed_to_read(s)) {
-      make_room(s);
-      return moved;
-    }
-    if (!s.checked) {
-      // Copied before it is looked at: the other end could write there.
-      std::memcpy(s.recv_header.data(), come->data(), kHeader);
-      Where where;
-      std::memcpy(&where, come->data() + kHeader, sizeof where);
-      auto header = decode(s.recv_header);
-      const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
-      if (!verdict.ok()) return not_due(verdict);
-      s.heard = header.value();
-      if (where.stamp != 0 || where.memory != 0) {
-        const bool logged = where.stamp != 0;
-        auto view = logged ? find_logged(link, {where.extent, where.stamp, where.at}, in)
-                           : find_lent(s, link, {where.memory, where.at}, in);
-        // Who cannot find that reads the log.
-        if (view && logged && where.memory != 0 && in.in_place) {
-          view->beside = memory_ == nullptr
-                             ? nullptr
-                             : memory_->borrow_made(link.peer, where.memory, where.number, in.payload.size());
-        }
-        if (view && view->on_gpu && !in.in_place) view.reset();
-        if (view && !in.in_place) {
-          if (!in.payload.empty()) std::memcpy(in.payload.data(), view->there, in.payload.size());
-          view = view->stands() ? std::optional(View()) : std::nullopt;
-        }
-        if (!view) {
-          return broken(Status(Code::kPeerLost, "rank " + std::to_string(link.peer.value) +
+    if (where.memory != 0) return take_told(s, {}, {where.memory, where.at});
+    s.checked = true;
+    const auto free = std::ranges::find(s.views, nullptr, &Held::payload);
+    s.whole = in.in_place && in.payload.size() >= kLeastInPlace && free != s.views.end() && s.pipe->can_hold(total);
+  }
+  if (s.whole) {
+    if (come->size() < total) return Taken::kNothing;
+    Held& held = *std::ranges::find(s.views, nullptr, &Held::payload);
+    held = {come->data() + kHead, come->data(), in.payload};
+    s.pipe->hold(total);
+    return took(s, {&held.payload});
+  }
+  // What has come, in whole lines.
+  std::size_t n = s.received == 0 ? kHead : 0;
+  const std::size_t done = s.received + n - kHead;
+  const std::size_t piece = std::min({in.payload.size() - done, (come->size() - n) / kLine * kLine, kPieceBytes});
+  if (piece != 0) std::memcpy(in.payload.data() + done, come->data() + n, piece);
+  n += lines(piece);
+  s.pipe->take(n);
+  if (s.pipe->must_wake_writer()) wake(s);
+  s.received += n;
+  return done + piece == in.payload.size() ? took(s, {}) : Taken::kPiece;
+}
+
+// Takes a frame whose head names a place instead of bringing its payload. The head is the next in the pipe.
+LinkTransport::Taken LinkTransport::take_told(Stream& s, const LogPlace& place, const MemoryPlace& lent) {
+  Incoming& in = s.recvs.front();
+  Link& link = at(s.link);
+  const bool logged = place.known();
+  auto view = logged ? find_logged(link, place, in) : find_lent(s, link, lent, in);
+  // A rank that cannot find the place beside the log reads the log.
+  if (view && logged && lent.known() && in.in_place) {
+    view->beside =
+        memory_ == nullptr ? nullptr : memory_->borrow_made(link.peer, lent.memory, lent.at, in.payload.size());
+  }
+  if (view && view->on_gpu && !in.in_place) view.reset();
+  if (view && !in.in_place) {
+    if (!in.payload.empty()) std::memcpy(in.payload.data(), view->there, in.payload.size());
+    view = view->stands() ? std::optional(View()) : std::nullopt;
+  }
+  if (!view) {
+    return broken(link, Status(Code::kPeerLost, "rank " + std::to_string(link.peer.value) +
                                                     (logged ? " named a place in its log where no final lies of "
                                                             : " named a place in memory that it does not lend, in ") +
                                                     to_string(in.expected.round)));
-        }
-        s.pipe->take(kHead);
-        if (s.pipe->must_wake_writer()) wake(s);
-        completed(*view);
-        continue;
-      }
-      s.checked = true;
-      const auto free = std::ranges::find(s.views, nullptr, &Held::payload);
-      s.whole = in.in_place && in.payload.size() >= kLeastInPlace && free != s.views.end() && s.pipe->can_hold(total);
-    }
-    if (s.whole) {
-      if (come->size() < total) return moved;
-      Held& held = *std::ranges::find(s.views, nullptr, &Held::payload);
-      held = {come->data() + kHead, come->data(), in.payload};
-      s.pipe->hold(total);
-      completed({&held.payload});
-      continue;
-    }
-    // What has come, in whole lines.
-    std::size_t n = s.received == 0 ? kHead : 0;
-    const std::size_t done = s.received + n - kHead;
-    const std::size_t piece = std::min({in.payload.size() - done, (come->size() - n) / kLine * kLine, kPieceBytes});
-    if (piece != 0) std::memcpy(in.payload.data() + done, come->data() + n, piece);
-    n += lines(piece);
-    s.pipe->take(n);
-    if (s.pipe->must_wake_writer()) wake(s);
-    moved = true;
-    s.received += n;
-    if (done + piece == in.payload.size()) completed({});
   }
-  return moved;
+  s.pipe->take(kHead);
+  if (s.pipe->must_wake_writer()) wake(s);
+  return took(s, *view);
+}
+
+// The frame that is due has been taken.
+LinkTransport::Taken LinkTransport::took(Stream& s, const View& view) {
+  const Token token = s.recvs.front().token;
+  s.received = 0;
+  s.checked = s.whole = false;
+  s.recvs.pop();
+  complete(token, Status(), view);
+  return Taken::kFrame;
+}
+
+LinkTransport::Taken LinkTransport::broken(Link& link, const Status& why) {
+  break_link(link, why);
+  return Taken::kBroken;
+}
+
+LinkTransport::Taken LinkTransport::damaged(Link& link) {
+  return broken(link, Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
+                                                  " broke while receiving: " + kDamaged));
 }
 
 bool LinkTransport::pump_send(Stream& s) {
@@ -631,8 +640,6 @@ bool LinkTransport::pump_recv(Stream& s, std::size_t budget) {
     const Token token = in.token;
     s.recvs.pop();
     complete(token, Status());
-    // A big chunk goes to its reduction before the next one pushes it out of the cache.
-    constexpr std::size_t kBigChunk = std::size_t{32} << 10;
     budget = total >= kBigChunk ? 0 : budget - 1;
   }
   return moved;

@@ -156,6 +156,13 @@ class LinkTransport final : public Transport {
   bool pump_recv(Stream& stream, std::size_t budget);
   bool pump_send_pipe(Stream& stream);
   bool pump_recv_pipe(Stream& stream, std::size_t budget);
+  // What a step of receiving through a pipe has taken.
+  enum class Taken : std::uint8_t { kNothing, kPiece, kFrame, kBroken };
+  Taken take_from_pipe(Stream& stream);
+  Taken take_told(Stream& stream, const LogPlace& place, const MemoryPlace& lent);
+  Taken took(Stream& stream, const View& view);
+  Taken broken(Link& link, const Status& why);
+  Taken damaged(Link& link);
   // A frame that has come as a note; true if it was the one that is due, whose payload has been taken.
   static bool take_note(Stream& stream, std::span<const std::byte> note, const FrameHeader& expected,
                         std::span<std::byte> payload, Status& verdict);

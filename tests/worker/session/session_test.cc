@@ -220,7 +220,7 @@ class SessionTest : public ::testing::Test {
     call.spec.count = values.size();
     call.spec.prepare = prepare;
     call.spec.prepare_context = context;
-    return session.run(kWorldGroup, call);
+    return session.calls().run(kWorldGroup, call);
   }
   // A sum in place.
   static std::shared_ptr<Call> sum_of(std::span<std::uint64_t> values) {
@@ -243,7 +243,7 @@ class SessionTest : public ::testing::Test {
     call.spec.input = in.data();
     call.spec.output = out.data();
     call.spec.count = count;
-    const Status status = session.run(kWorldGroup, call);
+    const Status status = session.calls().run(kWorldGroup, call);
     EXPECT_TRUE(status.ok()) << status.describe();
     EXPECT_EQ(out, in);
   }
@@ -389,7 +389,7 @@ TEST_F(SessionTest, NothingMovesForACallThatEndsWithAnException) {
           call.spec.prepare = &input_made_by<[](void*) {}>;
           call.buffers = std::make_unique<MovingBuffers>(moves);
           before_sleep = [] { throw std::bad_alloc(); };
-          EXPECT_THROW((void)session.run(kWorldGroup, call), std::bad_alloc);
+          EXPECT_THROW((void)session.calls().run(kWorldGroup, call), std::bad_alloc);
           before_sleep = nullptr;
           EXPECT_FALSE(moves) << "a GPU may write to what is freed now";
           EXPECT_EQ(call.moves, Call::Moves::kNot) << "the engine has a call that is gone";
@@ -422,13 +422,13 @@ TEST_F(SessionTest, ModeShrinkHasWhatDoesNotNeedAllRanks) {
     for (const Collective c : {Collective::kReduce, Collective::kBroadcast, Collective::kAllgather,
                                Collective::kAllgatherv, Collective::kReduceScatter, Collective::kGather,
                                Collective::kScatter, Collective::kAllToAll, Collective::kPoint}) {
-      expect_refused(session.run(kWorldGroup, *call_of(c)), to_string(c));
-      expect_refused(session.submit(kWorldGroup, call_of(c)), to_string(c));
+      expect_refused(session.calls().run(kWorldGroup, *call_of(c)), to_string(c));
+      expect_refused(session.calls().submit(kWorldGroup, call_of(c)), to_string(c));
     }
-    expect_refused(session.run(GroupId(7), *call_of(Collective::kAllreduce)), "a call on a group");
+    expect_refused(session.calls().run(GroupId(7), *call_of(Collective::kAllreduce)), "a call on a group");
     const auto setup = call_of(Collective::kAllreduce);
     setup->setup = "sketch";
-    expect_refused(session.run(kWorldGroup, *setup), "the set-up round \"sketch\"");
+    expect_refused(session.calls().run(kWorldGroup, *setup), "the set-up round \"sketch\"");
     expect_refused(prepared_sum(session, values, &input_made_by<[](void*) {}>, nullptr), "a prepare function");
     std::vector<float> floats(10);
     Call narrow;
@@ -436,11 +436,11 @@ TEST_F(SessionTest, ModeShrinkHasWhatDoesNotNeedAllRanks) {
     narrow.spec.type = DataType::kF32;
     narrow.spec.wire = DataType::kF16;
     narrow.spec.input = narrow.spec.output = floats.data();
-    const Status staged = session.stage(narrow, {0, 1});
+    const Status staged = session.calls().stage(narrow, {0, 1});
     EXPECT_TRUE(staged.ok()) << staged.describe();
-    expect_refused(session.run(kWorldGroup, narrow), "a wire type, or a buffer on a GPU");
-    expect_refused(session.begin_fusion(kWorldGroup), "fusion_begin");
-    expect_refused(session.meets({1}).status(), "meets_round");
+    expect_refused(session.calls().run(kWorldGroup, narrow), "a wire type, or a buffer on a GPU");
+    expect_refused(session.fused().begin(kWorldGroup), "fusion_begin");
+    expect_refused(session.calls().meets({1}).status(), "meets_round");
     const auto loaded = session.load();
     EXPECT_TRUE(loaded.ok()) << loaded.status().describe();
     const Session::Places local;
@@ -450,8 +450,8 @@ TEST_F(SessionTest, ModeShrinkHasWhatDoesNotNeedAllRanks) {
     sum(session, 10);
     const auto barrier = std::make_shared<Call>();
     barrier->spec.collective = Collective::kBarrier;
-    EXPECT_TRUE(session.submit(kWorldGroup, barrier).ok());
-    EXPECT_TRUE(session.wait(*barrier).ok());
+    EXPECT_TRUE(session.calls().submit(kWorldGroup, barrier).ok());
+    EXPECT_TRUE(session.calls().wait(*barrier).ok());
   });
   EXPECT_EQ(join_.settings().min_workers(), 1u);
   EXPECT_EQ(join_.settings().grace_ms(), 1000u);
@@ -485,7 +485,7 @@ TEST_F(SessionTest, WhoWaitsForACallIsWokenWhenItsPrepareFunctionHasReturned) {
       sleeps.get_future().wait();
       static_cast<std::vector<std::uint64_t>*>(context)->assign(10, 7);
     }>;
-    const Status submitted = session.submit(kWorldGroup, call);
+    const Status submitted = session.calls().submit(kWorldGroup, call);
     EXPECT_TRUE(submitted.ok()) << submitted.describe();
     runs.get_future().wait();
     sleeps_in_vain = 0;
@@ -493,7 +493,7 @@ TEST_F(SessionTest, WhoWaitsForACallIsWokenWhenItsPrepareFunctionHasReturned) {
       before_sleep = [] {};
       sleeps.set_value();
     };
-    const Status status = session.wait(*call);
+    const Status status = session.calls().wait(*call);
     before_sleep = nullptr;
     EXPECT_TRUE(status.ok()) << status.describe();
     EXPECT_EQ(values, std::vector<std::uint64_t>(10, 7));
@@ -521,11 +521,11 @@ TEST_F(SessionTest, AnAsynchronousCallNeedsNoThreadThatIsNotThere) {
     const int blocked = testing::blocked_signals();
     {
       const testing::NoThreads none;
-      const Status submitted = session.submit(kWorldGroup, call);
+      const Status submitted = session.calls().submit(kWorldGroup, call);
       EXPECT_TRUE(submitted.ok()) << submitted.describe();
     }
     EXPECT_EQ(testing::blocked_signals(), blocked);
-    const Status status = session.wait(*call);
+    const Status status = session.calls().wait(*call);
     EXPECT_TRUE(status.ok()) << status.describe();
     EXPECT_EQ(values, std::vector<std::uint64_t>(10, 7));
   });
@@ -574,11 +574,11 @@ TEST_F(SessionTest, OfTwoThreadsThatWaitOneWatchesTheLinks) {
       call->spec.op = ReduceOp::kSum;
       call->spec.input = call->spec.output = &value;
       call->spec.count = 1;
-      EXPECT_TRUE(session.submit(kWorldGroup, call).ok());
+      EXPECT_TRUE(session.calls().submit(kWorldGroup, call).ok());
     }
     const auto wait = [&](Call& call) {
       is_counted = true;
-      const Status status = session.wait(call);
+      const Status status = session.calls().wait(call);
       is_counted = false;
       EXPECT_TRUE(status.ok()) << status.describe();
     };
@@ -604,11 +604,11 @@ TEST_F(SessionTest, ACallThatComesWhileABatchIsClosedComesAfterIt) {
   std::promise<void> closes, goes_on;
   start("async", [&](Session& session) {
     std::vector<std::uint64_t> values(4);
-    EXPECT_TRUE(session.begin_fusion(kWorldGroup).ok());
+    EXPECT_TRUE(session.fused().begin(kWorldGroup).ok());
     std::vector<std::shared_ptr<Call>> calls;
     for (std::uint64_t& value : values) {
       calls.push_back(sum_of({&value, 1}));
-      EXPECT_TRUE(session.fuse(kWorldGroup, {0, 1}, calls.back(), 1 << 20).ok());
+      EXPECT_TRUE(session.fused().submit(kWorldGroup, {0, 1}, calls.back(), 1 << 20).ok());
     }
     const std::function<void()> close_slowly = [&] {
       closes.set_value();
@@ -616,16 +616,16 @@ TEST_F(SessionTest, ACallThatComesWhileABatchIsClosedComesAfterIt) {
     };
     std::thread other([&] {
       before_put_together = &close_slowly;
-      session.send_fused();
+      session.fused().send();
       before_put_together = nullptr;
     });
     closes.get_future().wait();
     const auto next = sum_of(values);
-    EXPECT_TRUE(session.run(kWorldGroup, *next).ok());
+    EXPECT_TRUE(session.calls().run(kWorldGroup, *next).ok());
     EXPECT_EQ(next->round.sequence, Sequence(1));
     other.join();
-    for (const auto& call : calls) EXPECT_TRUE(session.wait(*call).ok());
-    session.end_fusion();
+    for (const auto& call : calls) EXPECT_TRUE(session.calls().wait(*call).ok());
+    session.fused().end();
   });
   for (int i = 0; i < 3; i++) (void)tracker_.receive(wire::Envelope::kHeartbeat);
   goes_on.set_value();
@@ -643,19 +643,19 @@ TEST_F(SessionTest, OfTwoThreadsThatSendABatchOneDoes) {
     std::vector<std::shared_ptr<Call>> calls;
     for (std::size_t i = 0; i < limits::kMaxOutstandingRounds; i++) {
       calls.push_back(sum_of(value(i)));
-      EXPECT_TRUE(session.submit(kWorldGroup, calls.back()).ok());
+      EXPECT_TRUE(session.calls().submit(kWorldGroup, calls.back()).ok());
     }
-    EXPECT_TRUE(session.begin_fusion(kWorldGroup).ok());
+    EXPECT_TRUE(session.fused().begin(kWorldGroup).ok());
     for (std::size_t i = limits::kMaxOutstandingRounds; i < values.size(); i++) {
       calls.push_back(sum_of(value(i)));
-      EXPECT_TRUE(session.fuse(kWorldGroup, {0, 1}, calls.back(), 1 << 20).ok());
+      EXPECT_TRUE(session.fused().submit(kWorldGroup, {0, 1}, calls.back(), 1 << 20).ok());
     }
-    std::thread other([&] { session.send_fused(); });
+    std::thread other([&] { session.fused().send(); });
     two.set_value();
-    session.send_fused();
+    session.fused().send();
     other.join();
-    for (const auto& call : calls) EXPECT_TRUE(session.wait(*call).ok());
-    session.end_fusion();
+    for (const auto& call : calls) EXPECT_TRUE(session.calls().wait(*call).ok());
+    session.fused().end();
   });
   disk().await_put();
   two.get_future().wait();
@@ -673,13 +673,13 @@ TEST_F(SessionTest, ACallbackHoldsUpNoWordToTheTracker) {
       [&](Session& session) {
         std::vector<std::uint64_t> values(10);
         const auto call = sum_of(values);
-        EXPECT_TRUE(session.submit(kWorldGroup, call).ok());
+        EXPECT_TRUE(session.calls().submit(kWorldGroup, call).ok());
         const auto callback = [](warren_code, const char*, void* context) {
           static_cast<std::promise<void>*>(context)->get_future().wait();
         };
-        EXPECT_TRUE(session.on_complete(*call, callback, &told).ok());
+        EXPECT_TRUE(session.calls().on_complete(*call, callback, &told).ok());
         issued.set_value();
-        EXPECT_EQ(session.wait(*call).code(), Code::kDesync);
+        EXPECT_EQ(session.calls().wait(*call).code(), Code::kDesync);
       },
       false);
   issued.get_future().wait();
@@ -712,13 +712,13 @@ TEST_F(SessionTest, ItsLastOwnerMayLetGoOfItInACallback) {
     call->spec.prepare =
         &input_made_by<[](void* context) { static_cast<Program*>(context)->owns.get_future().wait(); }>;
     call->spec.prepare_context = &program;
-    EXPECT_TRUE(session->submit(kWorldGroup, call).ok());
+    EXPECT_TRUE(session->calls().submit(kWorldGroup, call).ok());
     const auto callback = [](warren_code code, const char*, void* context) {
       EXPECT_EQ(code, WARREN_OK);
       static_cast<Program*>(context)->session.reset();
       static_cast<Program*>(context)->called.set_value();
     };
-    EXPECT_TRUE(session->on_complete(*call, callback, &program).ok());
+    EXPECT_TRUE(session->calls().on_complete(*call, callback, &program).ok());
     program.session = std::move(session);
     program.owns.set_value();
   });

@@ -192,7 +192,7 @@ class DetourTest : public ::testing::Test {
         call.spec.input = in.data();
         call.spec.output = out[r].data();
         call.spec.count = kCount;
-        const Status status = workers_[r].session->run(kWorldGroup, call);
+        const Status status = workers_[r].session->calls().run(kWorldGroup, call);
         EXPECT_TRUE(status.ok()) << status.describe();
       });
     }
