@@ -19,8 +19,8 @@ CODE = (".h", ".cc", ".cpp", ".c", ".cu", ".py")
 PAGES = (".md",)
 # Lower a number when the check says that its count has fallen. Never raise one.
 BUDGET = {
-    "comments": {"vague openings": 1123, "long sentences": 967},
-    "pages": {"vague openings": 147, "long sentences": 847},
+    "comments": {"vague openings": 1116, "long sentences": 919},
+    "pages": {"vague openings": 141, "long sentences": 837},
 }
 
 # The text of a C or C++ source: strings and characters, which are skipped, and comments.
