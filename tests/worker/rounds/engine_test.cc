@@ -1226,7 +1226,9 @@ TEST(Engine, MessagesAtOnceThatALinkHasNoRoomForLeaveLater) {
       EXPECT_LT(at_once, kMessages) << "the link had room for all";
       EXPECT_LE(waiting, 1);
       // Only a log keeps a message that the link has no room for.
-      if (log_bytes != 0) EXPECT_EQ(waiting, 1) << (pipes ? "pipes" : "sockets");
+      if (log_bytes != 0) {
+        EXPECT_EQ(waiting, 1) << (pipes ? "pipes" : "sockets");
+      }
       for (int i = 0; i < kMessages; i++) {
         std::vector<std::int32_t> in(50, -2);
         if (!messages.at_once(1, in, 0, false)) messages.finish(messages.submit(1, in, 0, false));
