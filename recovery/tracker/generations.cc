@@ -169,7 +169,8 @@ void TrackerMachine::plan_arrived(std::size_t rank, TimeMs now, Effects& effects
 void TrackerMachine::send_interrupt(std::size_t rank, Effects& effects) const {
   WARREN_CHECK(Generation(interrupt_.generation()) <= persisted_generation_,
                "a generation is persisted before it is announced");
-  WARREN_CHECK(acting_, "who decides has the promise of most");
+  WARREN_CHECK(acting_ || lost(),
+               "a tracker that decides has the promise of most ranks, or repeats that the job is lost");
   const Incarnation who(plan_.members(static_cast<int>(rank)).incarnation());
   wire::Envelope e = envelope_to(who);
   *e.mutable_interrupt() = interrupt_;

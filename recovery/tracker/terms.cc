@@ -77,6 +77,11 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
       (refuse_settings(who, e.join(), effects) || refuse_lost(who, e.join(), now, effects))) {
     return false;
   }
+  // The journal has that decision: the job is lost, and the tracker before may have ended before this member heard so.
+  if (ours && lost() && rank_of(who) && now >= promises_.asked() + timeout_ms()) {
+    send_interrupt(*rank_of(who), effects);
+    return false;
+  }
   if (ours) {
     // It waits, and hears that it does not wait for nothing.
     tell_heard(who, effects);
