@@ -658,7 +658,7 @@ class Run {
     }
   }
 
-  // What a fault has cost.
+  // Adds the cost of one fault to the report: the stall, and the replay.
   void report_fault(const Fault& f) {
     const std::optional<Phase> phase = f.phase ? f.phase : watch_->ended_in(f.victim, f.life);
     report_.faults[static_cast<std::size_t>(f.kind)][phase ? name_of(*phase) : "unknown"]++;

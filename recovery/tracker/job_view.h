@@ -1,4 +1,4 @@
-// What the tracker's machine knows of a job at one moment: for /status, metrics and the simulator.
+// A job as the tracker's machine knows it at one moment: for /status, metrics and the simulator.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace warren {
 enum class JobState : std::uint8_t { kGathering, kRunning, kInterrupted, kFinished };
 
 struct JobView {
-  // As in wire::GpuCounters: of one life, or of all.
+  // Counters of one life, or of all lives, as wire::GpuCounters has them.
   struct GpuCounts {
     std::uint64_t readers = 0, inputs_lent = 0, finals_from_gpus = 0, rounds_exchanged = 0;
   };
@@ -61,8 +61,8 @@ struct JobView {
   std::optional<Version> committed;
   std::string unprotected;               // why a loss would undo what is not committed; empty: it would not
   std::vector<wire::Position> frontier;  // of the newest plan
-  std::vector<wire::Detour> detours;     // likewise
-  std::vector<wire::RingOrder> orders;   // likewise
+  std::vector<wire::Detour> detours;     // of the newest plan
+  std::vector<wire::RingOrder> orders;   // of the newest plan
   std::size_t votes = 0;                 // for the next version
   std::vector<std::string> waiting_for;  // who keeps the next plan from being made, at most kMaxMissingNames
   std::string last_interrupt;            // why the last generation ended; empty: none did

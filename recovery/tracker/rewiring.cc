@@ -80,7 +80,7 @@ Rewiring::Look Rewiring::look(const wire::Plan& plan, const std::vector<Straggle
       if (!why.empty() || now < not_before_) continue;
     }
     if (!changing.insert(pair).second) continue;
-    // What has come of it is known, for as long as these lives are there.
+    // The other way has not helped, and does not while these lives are there.
     if (undone) hopeless_.emplace(pair, "by way of others they were as slow");
     look.changes.push_back({{pair, s.since}, undone});
   }
@@ -96,7 +96,7 @@ std::vector<Rewiring::Choice> Rewiring::choose(const wire::Plan& before, const w
   const std::set<RankPair> changing = std::exchange(changing_, {});
   const std::set<RankPair> broken = std::exchange(broken_, {});
   obstacles_.clear();
-  // What was measured was so between these lives.
+  // Measurements hold between the same two lives alone.
   const auto same = [&](const RankPair& pair) { return live_on(before, plan, pair); };
   std::erase_if(hopeless_, [&](const auto& entry) { return !same(entry.first); });
   std::erase_if(broken_before_, [&](const RankPair& pair) { return !same(pair); });

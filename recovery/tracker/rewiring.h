@@ -26,7 +26,7 @@ class Rewiring {
     RankPair pair;
     TimeMs since;
   };
-  // What a look has found. Links of `changes` change their way with the next plan.
+  // Result of one look. Links of `changes` change their way with the next plan.
   struct Look {
     struct Obstructed {
       SlowLink link;
@@ -39,7 +39,7 @@ class Rewiring {
     std::vector<Obstructed> obstructed;  // for another reason than the one said before
     std::vector<Change> changes;
   };
-  // What a new plan does about one link.
+  // Decision of a new plan about one link.
   struct Choice {
     enum class Kind : std::uint8_t {
       kBroke,   // the connections by way of others broke: straight, for now or for ever

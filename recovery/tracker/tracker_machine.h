@@ -55,6 +55,7 @@
 //  - Who is preempted and is the last of its host may go on serving what the host has logged (servers.cc): its
 //    failure domain does not count as lost meanwhile, and nothing that is logged relies on it for longer than it takes
 //    to log it again elsewhere.
+//  - A loss of the job that the journal has is no new decision: a tracker that was started again repeats it.
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
 //    obedience: by a member of the plan, or a life that joins for it, or, after a round timeout, one that joins
 //    for another's place. It asks for that with a term above all that it has heard of, and again when a worker has

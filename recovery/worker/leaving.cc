@@ -172,7 +172,7 @@ void WorkerMachine::begin_to_serve(TimeMs now, std::vector<WorkerEffect>& effect
 void WorkerMachine::on_served_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects) {
   const auto named = std::ranges::find_if(
       plan.servers(), [&](const wire::Member& m) { return m.incarnation() == options_.self.value; });
-  // What the first one calls done is all that may be served: without it nothing is.
+  // Only rounds that the first plan calls done may be served. Without that plan none are.
   const bool next = named != plan.servers().end() && plan.base_generation() == 0 &&
                     plan.generation() > served_.generation() &&
                     (served_.generation() != 0 || named->since() == plan.generation());
@@ -200,7 +200,7 @@ void WorkerMachine::drain(TimeMs by, const std::string& reason, bool serves, Tim
   begin_drain(latest, reason, now, effects);
 }
 
-// Who waits for a plan is asked again with the next one, if it is still in the way then.
+// A life that waits for a plan is asked again with the next plan, if it still holds up the others then.
 void WorkerMachine::on_leave_request(const wire::LeaveRequest& request, TimeMs now,
                                      std::vector<WorkerEffect>& effects) {
   if (state_ != State::kMember || request.generation() != plan_.generation())

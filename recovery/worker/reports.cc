@@ -1,4 +1,4 @@
-// What a member reports: broken links, peers that have gone, failed rounds, and gaps in the log. Each is repeated until
+// Reports of a member: broken links, peers that have gone, failed rounds, and gaps in the log. Each is repeated until
 // an interrupt answers it.
 #include <algorithm>
 #include <utility>

@@ -19,7 +19,7 @@ void WorkerMachine::wait_as_spare(TimeMs now, std::vector<WorkerEffect>& effects
   next_complaint_ = now + static_cast<std::int64_t>(options_.join.settings().round_timeout_ms());
   called_ = Generation();
   unbegun_since_.reset();
-  // What it would say of its host may be untrue by the time that it is needed.
+  // Words about this host may be untrue by the time that the spare is called.
   options_.join.set_spare(true);
   options_.join.set_called(0);
   options_.join.clear_held();
@@ -48,7 +48,7 @@ void WorkerMachine::follow(const wire::Follow& what, std::vector<WorkerEffect>& 
   follows_timeline_ = Timeline(what.timeline());
   Follow follow{follows_, follows_timeline_, {}};
   if (newer) follow.plan = what.plan();
-  // What it has held before goes.
+  // The checkpoint that it held before goes.
   wire::Followed& has = *options_.join.mutable_followed();
   has.Clear();
   has.set_generation(what.generation());

@@ -529,6 +529,7 @@ TEST(Run, WhileAMachineIsBeingTakenNoWorkerIsStartedThere) {
     a.set_header("Metadata-Flavor", "Google");
     a.set_content(said.load(), "text/plain");
     ++looks;
+    looks.notify_all();
   });
   const int port = cloud.bind_to_any_port("127.0.0.1");
   std::thread serves([&cloud] { cloud.listen_after_bind(); });
@@ -546,7 +547,7 @@ TEST(Run, WhileAMachineIsBeingTakenNoWorkerIsStartedThere) {
   Program spared(arguments);
   spared.wait_for("machine_goes");
   said = "a service that goes before the machine does";  // withdraws nothing
-  for (const int before = looks; looks < before + 2;) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int seen = looks, enough = seen + 2; seen < enough; seen = looks) looks.wait(seen);
   EXPECT_THAT(spared.output(), IsEmpty());
   said = "FALSE";
   spared.wait_for("started", true);

@@ -43,6 +43,17 @@ GroupId pair_of(std::uint64_t group, std::int32_t from, std::int32_t to) {
   return GroupId(h);
 }
 
+// Without version, number and payload.
+WireAnnouncement announcement_of(const CallSpec& spec, std::uint64_t bytes) {
+  WireAnnouncement w{};
+  w.tag = static_cast<std::uint32_t>(spec.tag);
+  w.type = static_cast<std::uint32_t>(spec.type);
+  w.count = spec.count;
+  w.bytes = bytes;
+  w.site = spec.site;
+  return w;
+}
+
 RecordInfo record_of(const CallSpec& spec, std::uint64_t bytes) {
   RecordInfo info;
   info.fingerprint.collective = Collective::kPoint;
@@ -387,17 +398,10 @@ bool PointChannels::send_at_once(const CallSpec& spec, std::uint64_t bytes, Peer
       return false;  // send() tries again, and says why
     }
   }
-  WireAnnouncement w;
-  w.tag = static_cast<std::uint32_t>(spec.tag);
-  w.type = static_cast<std::uint32_t>(spec.type);
-  w.count = spec.count;
-  w.bytes = bytes;
-  w.site = spec.site;
+  WireAnnouncement w = announcement_of(spec, bytes);
   w.version = version_.value;
   w.number = number;
-  w.reserved = 0;
   if (bytes != 0) std::memcpy(w.payload.data(), spec.input, bytes);
-  std::memset(w.payload.data() + bytes, 0, kInlineBytes - bytes);
   FrameHeader h = header(p.sent, 0);
   const std::span frame = std::as_bytes(std::span(&w, 1));
   const Token token_of_frame = token(Kind::kSend, spec.root, static_cast<std::uint32_t>(p.sent & 0xffff));
@@ -504,12 +508,8 @@ bool PointChannels::load(std::int32_t peer, Sending& s) {
   if (s.end) {
     w.type = kEnd;
   } else if (s.call != nullptr) {
-    const CallSpec& spec = s.call->spec;
-    w.tag = static_cast<std::uint32_t>(spec.tag);
-    w.type = static_cast<std::uint32_t>(spec.type);
-    w.count = spec.count;
-    w.site = spec.site;
-    s.bytes = spec.count * element_bytes(spec);
+    s.bytes = s.call->spec.count * element_bytes(s.call->spec);
+    w = announcement_of(s.call->spec, s.bytes);
   } else {
     const RecordKey key = key_of(self_, peer, s.version, s.number);
     const auto info = recall_->reader().info(key);

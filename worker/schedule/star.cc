@@ -35,7 +35,7 @@ void star_gather(const Request& request, Builder& builder, Copies& copies) {
         final = builder.copy(output(result.at), from, chunk.count, false);
         if (keeps) final = copies.publish(output(result.at), result, final);
       } else if (request.rank == peer) {
-        // Whoever has the piece knows then that it is published, and this rank need not say so.
+        // The root then knows by the piece itself that it is published.
         const StepId kept = copies.publish_sent(request.root, input(chunk.at), result);
         builder.send(request.root, input(chunk.at), chunk.count, {kept});
       }

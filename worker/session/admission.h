@@ -41,7 +41,8 @@ class Admission {
   // This worker drains: no call begins any more. From any thread, without the lock.
   void begin_nothing() { drains_.store(true, std::memory_order_relaxed); }
 
-  // For what mode shrink does not have. kInvalidArgument: the job is in this mode. From any thread, without the lock.
+  // Refuses a call that mode shrink does not have. kInvalidArgument: the job is in this mode. From any thread, without
+  // the lock.
   [[nodiscard]] Status needs_mode_wait(std::string_view what) const;
   // Gives buffers on a GPU the copies that the engine works on, and tells the ranks of this host which memory they
   // share for it. Without the lock.

@@ -52,7 +52,7 @@ class Calls {
   // Asks for end_overdue() in time; outlives all calls. Before the first call.
   void use(Control& control) { control_ = &control; }
 
-  // For what mode shrink does not have. kInvalidArgument: the job is in this mode.
+  // Refuses a call that mode shrink does not have. kInvalidArgument: the job is in this mode.
   [[nodiscard]] Status needs_mode_wait(std::string_view what) const { return admission_.needs_mode_wait(what); }
 
   // Before run() or submit(), for a validated call. Buffers on a GPU get copies that the engine works on, and so do

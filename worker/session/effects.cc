@@ -18,7 +18,7 @@ void Session::carry_out_effects() {
         // The disk's thread calls back.
         storage_.make_durable(e.vote, [this, vote = e.vote](const Status& status) {
           if (status.ok()) return say(vote);
-          // What this process has in memory is not to be relied on: its next life takes from others what it has lost.
+          // This process's memory cannot be relied on. Its next life takes from other hosts what it lacks.
           if (status.code() == Code::kCorrupt) control_->end_life(status);
         });
       },

@@ -504,7 +504,7 @@ LinkTransport::Taken LinkTransport::take_from_pipe(Stream& s) {
     s.pipe->hold(total);
     return took(s, {&held.payload});
   }
-  // What has come, in whole lines.
+  // The payload that has come, in whole lines.
   std::size_t n = s.received == 0 ? kHead : 0;
   const std::size_t done = s.received + n - kHead;
   const std::size_t piece = std::min({in.payload.size() - done, (come->size() - n) / kLine * kLine, kPieceBytes});

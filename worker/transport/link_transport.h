@@ -156,7 +156,7 @@ class LinkTransport final : public Transport {
   bool pump_recv(Stream& stream, std::size_t budget);
   bool pump_send_pipe(Stream& stream);
   bool pump_recv_pipe(Stream& stream, std::size_t budget);
-  // What a step of receiving through a pipe has taken.
+  // Progress of one step of receiving through a pipe.
   enum class Taken : std::uint8_t { kNothing, kPiece, kFrame, kBroken };
   Taken take_from_pipe(Stream& stream);
   Taken take_told(Stream& stream, const LogPlace& place, const MemoryPlace& lent);

@@ -153,6 +153,22 @@ TEST(TrackerLost, ARestartedTrackerSaysIt) {
   EXPECT_TRUE(has(t.joins(0, 40), "40 <- " + kRefusal));
 }
 
+// A simulated job of two hung so (seed 11685): its other rank had heard that the job is lost, and had gone for good.
+TEST(TrackerLost, ARestartedTrackerSaysItToAMemberThatIsNotTheMajority) {
+  AllDead t;
+  (void)t.lose();
+  t.restart(false);
+  const auto waits = [&] {
+    wire::Envelope e = t.promised(21);
+    e.mutable_heartbeat()->set_generation(2);
+    e.mutable_heartbeat()->set_beat(9);
+    return t.send(std::move(e));
+  };
+  EXPECT_FALSE(has(waits(), "End generation 3")) << "others may come, and hear it from a tracker that decides";
+  (void)t.pass(kTimeoutMs);
+  EXPECT_TRUE(has(waits(), "21 <- End generation 3"));
+}
+
 TEST(TrackerLost, WhoDoesNotAnswerIsFencedAndSparesDoNotWaitOn) {
   AllDead t;
   (void)t.waits_as_spare(50);

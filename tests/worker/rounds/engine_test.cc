@@ -1148,7 +1148,7 @@ void messages_run_at_once(const Mesh::Options& options) {
   }
   EXPECT_EQ(messages.mesh().board(1).rounds_finished, finished + 10);
   EXPECT_EQ(messages.mesh().engine(0).outstanding() + messages.mesh().engine(1).outstanding(), 0u);
-  // What has not come is waited for by a Call.
+  // A message that has not come is waited for by a Call.
   EXPECT_FALSE(messages.at_once(1, in, 4, false, 3));
   const Call& waits = messages.submit(1, in, 4, false);
   EXPECT_EQ(messages.mesh().engine(1).describe_waits().size(), 1u);
@@ -1156,7 +1156,7 @@ void messages_run_at_once(const Mesh::Options& options) {
   ASSERT_TRUE(messages.at_once(0, out, 4, true));
   messages.finish(waits);
   EXPECT_EQ(in, out);
-  // What has come under another tag is kept for its own receive.
+  // A message of another tag is kept for its own receive.
   out = {4, 4, 4};
   ASSERT_TRUE(messages.at_once(0, out, 1, true));
   out = {5, 5, 5};

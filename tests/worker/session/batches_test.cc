@@ -1,4 +1,4 @@
-// Who may call while a fusion has begun, and in whose turn its batch is sent.
+// Calls that may be made while a fusion has begun, and the moments at which its batch is sent.
 #include "worker/session/batches.h"
 
 #include <gtest/gtest.h>
