@@ -17,7 +17,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples/pyth
 import digits_ranks
 
 STEPS = 15  # of an epoch
-EPOCHS = {"softmax": 40, "boosting": 16}
+EPOCHS = {"softmax": 40, "boosting": 10}
 
 
 def train(comm, epochs=20, folder=None):
