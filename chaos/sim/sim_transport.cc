@@ -278,30 +278,15 @@ void SimTransport::break_link(Link& link, const Status& why) {
   }
 }
 
-void SimTransport::post_send(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
-  post(id, header, payload, {}, false, token);
-}
-
-void SimTransport::post_send_lent(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
-                                  Token token) {
-  if (SimGpu::is_there(payload.data()) && !reads_on_gpu(at(id))) {
+void SimTransport::post_send(LinkId id, const FrameHeader& header, const worker::Payload& payload, Token token) {
+  if (payload.lent && SimGpu::is_there(payload.bytes.data()) && !reads_on_gpu(at(id))) {
     return world_.violated("Input", "rank " + std::to_string(members_->self.value) + " lends on its GPU to rank " +
                                         std::to_string(at(id).peer.value) + ", which cannot read it");
   }
-  post(id, header, payload, {}, true, token);
-}
-
-void SimTransport::post_send_logged(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
-                                    const LogPlace& place, Token token) {
-  // What is shown too late cannot be read there at all.
-  post(id, header, payload, world_.is(Mutant::publishes_late) ? LogPlace{} : place, false, token);
-}
-
-void SimTransport::post_send_made(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
-                                  const LogPlace& place, const worker::MadeOnGpu& made, Token token) {
-  const bool told = made.at != nullptr && payload.size() >= kLeastNamed && reads_on_gpu(at(id));
-  post(id, header, payload, world_.is(Mutant::publishes_late) ? LogPlace{} : place, false, token,
-       told ? owner_.shares()->find(made) : nullptr);
+  const bool told = payload.made.at != nullptr && payload.bytes.size() >= kLeastNamed && reads_on_gpu(at(id));
+  // A final that is shown too late cannot be read there at all.
+  const LogPlace place = world_.is(Mutant::publishes_late) ? LogPlace{} : payload.logged;
+  post(id, header, payload.bytes, place, payload.lent, token, told ? owner_.shares()->find(payload.made) : nullptr);
 }
 
 bool SimTransport::reads_on_gpu(const Link& link) const {
@@ -436,8 +421,8 @@ void SimTransport::expect(LinkId id, const FrameHeader& expected, std::span<std:
   deliver(id, index);
 }
 
-worker::Transport::Now SimTransport::send_now(LinkId id, FrameHeader& header, std::span<const std::byte> payload,
-                                              Token token) {
+worker::FramesAtOnce::Now SimTransport::send_now(LinkId id, FrameHeader& header, std::span<const std::byte> payload,
+                                                 Token token) {
   if (owner_.dies_at_send()) return Now::kPost;
   Link& l = at(id);
   const std::size_t index = l.frames_sent % l.streams.size();
@@ -459,7 +444,7 @@ worker::Transport::Now SimTransport::send_now(LinkId id, FrameHeader& header, st
   return Now::kDone;
 }
 
-worker::Transport::Now SimTransport::recv_now(LinkId id, FrameHeader& expected, std::span<std::byte> payload) {
+worker::FramesAtOnce::Now SimTransport::recv_now(LinkId id, FrameHeader& expected, std::span<std::byte> payload) {
   Link& l = at(id);
   const std::size_t index = l.frames_received % l.streams.size();
   Stream& s = l.streams[index];

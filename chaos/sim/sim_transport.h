@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "chaos/sim/world.h"
-#include "worker/transport/transport.h"
+#include "worker/transport/round_transport.h"
 
 namespace warren::chaos {
 
@@ -121,7 +121,7 @@ class DataNetwork {
   bool any_relayed_ = false;
 };
 
-class SimTransport final : public worker::Transport {
+class SimTransport final : public worker::RoundTransport {
  public:
   // The life that owns a transport.
   class Owner {
@@ -171,17 +171,11 @@ class SimTransport final : public worker::Transport {
   void vanish(bool silently);
 
   worker::LinkId link(GroupId group, Rank peer) override;
-  void post_send(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
+  void post_send(worker::LinkId link, const FrameHeader& header, const worker::Payload& payload,
                  worker::Token token) override;
   void post_recv(worker::LinkId link, const FrameHeader& expected, std::span<std::byte> payload,
                  worker::Token token) override;
-  void post_send_logged(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
-                        const LogPlace& place, worker::Token token) override;
-  void post_send_made(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
-                      const LogPlace& place, const worker::MadeOnGpu& made, worker::Token token) override;
   [[nodiscard]] bool lends(GroupId group, Rank peer, const std::byte* at) const override;
-  void post_send_lent(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
-                      worker::Token token) override;
   void post_recv_in_place(worker::LinkId link, const FrameHeader& expected, std::span<std::byte> payload,
                           worker::Token token) override;
   void release(worker::LinkId link, const worker::View& view) override;

@@ -9,12 +9,12 @@
 #include <optional>
 #include <vector>
 
-#include "worker/transport/transport.h"
+#include "worker/transport/round_transport.h"
 
 namespace warren::worker::testing {
 
 // The link to a rank has its number.
-class LightTransport final : public Transport {
+class LightTransport final : public RoundTransport {
  public:
   using Frame = std::vector<std::byte>;
 
@@ -36,14 +36,19 @@ class LightTransport final : public Transport {
     take(link, payload);
     return Now::kDone;
   }
-  void post_send(LinkId link, const FrameHeader&, std::span<const std::byte> payload, Token token) override {
+  void post_send(LinkId link, const FrameHeader&, const Payload& payload, Token token) override {
     posts++;
-    sends_.push_back({link, payload, token});
+    sends_.push_back({link, payload.bytes, token});
   }
   void post_recv(LinkId link, const FrameHeader&, std::span<std::byte> payload, Token token) override {
     posts++;
     recvs_.push_back({link, payload, token});
   }
+  void post_recv_in_place(LinkId link, const FrameHeader& h, std::span<std::byte> payload, Token token) override {
+    post_recv(link, h, payload, token);
+  }
+  void release(LinkId, const View&) override { FAIL() << "nothing is read in place"; }
+  [[nodiscard]] bool lends(GroupId, Rank, const std::byte*) const override { return false; }
   // The next completion of what is posted.
   std::optional<Completion> next() {
     for (auto r = recvs_.begin(); r != recvs_.end(); ++r) {

@@ -35,7 +35,7 @@ namespace warren::worker {
 class Life {
  public:
   // `ends_process`: when this life is over, its process ends and is started again, and the program hears nothing.
-  Life(Transport& transport, RoundBoard& board, bool ends_process)
+  Life(RoundTransport& transport, RoundBoard& board, bool ends_process)
       : board_(board), ends_process_(ends_process), engine_(transport, board) {}
   Life(const Life&) = delete;
   Life& operator=(const Life&) = delete;

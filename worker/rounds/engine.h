@@ -37,7 +37,7 @@
 #include "worker/rounds/shared_by_groups.h"
 #include "worker/rounds/trace.h"
 #include "worker/schedule/costs.h"
-#include "worker/transport/transport.h"
+#include "worker/transport/round_transport.h"
 
 namespace warren::worker {
 
@@ -53,7 +53,7 @@ class Engine {
   using Gap = Trouble::Gap;
   using Channels = Groups::Channels;
 
-  Engine(Transport& transport, RoundBoard& board) : shared_(transport, board) {}
+  Engine(RoundTransport& transport, RoundBoard& board) : shared_(transport, board) {}
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 

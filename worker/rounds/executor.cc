@@ -22,9 +22,14 @@ constexpr std::size_t kStreamedBytes = std::size_t{4} << 20;
 
 }  // namespace
 
-Executor::Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot,
-                   RoundBoard* board)
-    : transport_(transport), link_group_(links), members_(std::move(members)), slot_(slot), board_(board) {
+Executor::Executor(Transport& transport, ReadsInPlace* in_place, GroupId links, std::vector<Rank> members,
+                   std::uint32_t slot, RoundBoard* board)
+    : transport_(transport),
+      in_place_(in_place),
+      link_group_(links),
+      members_(std::move(members)),
+      slot_(slot),
+      board_(board) {
   links_.assign(members_.size(), 0);
 }
 
@@ -124,7 +129,7 @@ void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
   const Token token = (static_cast<Token>(slot_) << 32) | index;
   header_.message = step.message;
   if (step.is_word && step.kind == StepKind::kSend) {
-    transport_.post_send(link, header_, gpu_->word_to_send(index), token);
+    transport_.post_send(link, header_, {gpu_->word_to_send(index)}, token);
   } else if (step.is_word) {
     transport_.post_recv(link, header_, gpu_->word_to_receive(index), token);
   } else if (step.kind == StepKind::kSend) {
@@ -132,23 +137,22 @@ void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
     bytes_sent_ += bytes;
     const std::byte* const from_gpu = gpu_ == nullptr ? nullptr : gpu_->sent_from(index);
     const std::byte* const at = from_gpu != nullptr ? from_gpu : round_.address(step.a);
-    const std::span<const std::byte> payload{bytes == 0 ? nullptr : at, bytes};
+    Payload payload{{bytes == 0 ? nullptr : at, bytes}};
     const std::uint32_t by = round_.schedule->published_by(index);
     if (by != PreparedSchedule::kNone && round_.places[by].known()) {
-      transport_.post_send_made(link, header_, payload, round_.places[by],
-                                gpu_ == nullptr ? MadeOnGpu{} : gpu_->made(by), token);
-    } else if (step.lent && !round_.reducer.custom()) {
+      payload.logged = round_.places[by];
+      if (gpu_ != nullptr) payload.made = gpu_->made(by);
+    } else {
       // A rank that leaves may change it while others read. That is noticed afterwards, but a program's function might
       // not survive it.
-      transport_.post_send_lent(link, header_, payload, token);
-    } else {
-      transport_.post_send(link, header_, payload, token);
+      payload.lent = step.lent && !round_.reducer.custom();
     }
+    transport_.post_send(link, header_, payload, token);
   } else {
     const std::size_t bytes = step.count * round_.reducer.bytes(step.dst.form);
     const std::span<std::byte> payload{bytes == 0 ? nullptr : round_.address(step.dst), bytes};
-    if (round_.schedule->reads()[index] != 0) {
-      transport_.post_recv_in_place(link, header_, payload, token);
+    if (in_place_ != nullptr && round_.schedule->reads()[index] != 0) {
+      in_place_->post_recv_in_place(link, header_, payload, token);
     } else {
       transport_.post_recv(link, header_, payload, token);
     }
@@ -190,7 +194,7 @@ void Executor::done_reading(std::uint32_t source) {
 void Executor::let_go(std::uint32_t source) {
   if (--reads_left_[source] != 0) return;
   const std::uint32_t channel = round_.schedule->channel_of(source);
-  if (round_.views[source].held != nullptr) transport_.release(cursors_[channel].link, round_.views[source]);
+  if (round_.views[source].held != nullptr) in_place_->release(cursors_[channel].link, round_.views[source]);
   round_.views[source] = {};
 }
 

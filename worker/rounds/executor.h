@@ -17,6 +17,7 @@
 #include "worker/rounds/round_board.h"
 #include "worker/rounds/scratch.h"
 #include "worker/schedule/schedule.h"
+#include "worker/transport/reads_in_place.h"
 #include "worker/transport/transport.h"
 
 namespace warren::worker {
@@ -25,7 +26,8 @@ class Executor {
  public:
   // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
   // stands in the upper half of every token that this executor posts. `board` counts what each link moves; may be null.
-  Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot, RoundBoard* board);
+  Executor(Transport& transport, ReadsInPlace* in_place, GroupId links, std::vector<Rank> members, std::uint32_t slot,
+           RoundBoard* board);
 
   // The group has other members, after abandon().
   void reseat(std::vector<Rank> members);
@@ -129,6 +131,7 @@ class Executor {
   void post(const schedule::Step& step, std::uint32_t index, LinkId link);
 
   Transport& transport_;
+  ReadsInPlace* const in_place_;
   const GroupId link_group_;
   std::vector<Rank> members_;
   const std::uint32_t slot_;

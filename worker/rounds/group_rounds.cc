@@ -18,8 +18,9 @@ GroupRounds::GroupRounds(SharedByGroups& shared, GroupId id, std::uint32_t chann
       channel_(channel),
       slot_(slot),
       schedules_(shared.plan, shared.costs, std::move(members), rank),
-      executor_(shared.transport, GroupId(channel), schedules_.members(), slot, &shared.board),
-      light_(shared.transport, executor_, GroupId(channel), schedules_.members(), slot, &shared.board),
+      executor_(shared.transport, &shared.transport, GroupId(channel), schedules_.members(), slot, &shared.board),
+      light_(shared.transport, shared.transport, executor_, GroupId(channel), schedules_.members(), slot,
+             &shared.board),
       publisher_(shared.recall),
       vote_(shared.exchange),
       parts_(shared.recall, schedules_) {

@@ -29,8 +29,8 @@ struct Group {
       : id(group),
         channel(links),
         rounds(shared, group, links, members, rank, slot),
-        points(shared.transport, group, links, std::move(members), rank, slot + 1, shared.plan.chunk_bytes,
-               shared.recall, shared.version, shared.board) {}
+        points(shared.transport, shared.transport, group, links, std::move(members), rank, slot + 1,
+               shared.plan.chunk_bytes, shared.recall, shared.version, shared.board) {}
 
   const GroupId id;
   const std::uint32_t channel;

@@ -10,9 +10,10 @@ using schedule::Space;
 using schedule::Step;
 using schedule::StepKind;
 
-LightRound::LightRound(Transport& transport, Executor& executor, GroupId links, const std::vector<Rank>& members,
-                       std::uint32_t slot, RoundBoard* board)
+LightRound::LightRound(Transport& transport, FramesAtOnce& frames, Executor& executor, GroupId links,
+                       const std::vector<Rank>& members, std::uint32_t slot, RoundBoard* board)
     : transport_(transport),
+      frames_(frames),
       executor_(executor),
       link_group_(links),
       members_(members),
@@ -71,11 +72,10 @@ LightRound::Outcome LightRound::go() {
       case StepKind::kSend: {
         const std::size_t bytes = bytes_of(step.a, step.count);
         header_.message = step.message;
-        const auto sent =
-            transport_.send_now(link_to(step.peer), header_, {bytes == 0 ? nullptr : address(step.a), bytes},
-                                static_cast<Token>(slot_) << 32 | done_);
-        posted_ = sent == Transport::Now::kPosted;
-        if (sent != Transport::Now::kDone) return Outcome::kStuck;
+        const auto sent = frames_.send_now(link_to(step.peer), header_, {bytes == 0 ? nullptr : address(step.a), bytes},
+                                           static_cast<Token>(slot_) << 32 | done_);
+        posted_ = sent == FramesAtOnce::Now::kPosted;
+        if (sent != FramesAtOnce::Now::kDone) return Outcome::kStuck;
         bytes_sent_ += bytes;
         if (board_ != nullptr) board_->sent(members_[static_cast<std::size_t>(step.peer)], bytes);
         break;
@@ -84,9 +84,9 @@ LightRound::Outcome LightRound::go() {
         const std::size_t bytes = bytes_of(step.dst, step.count);
         header_.message = step.message;
         const auto came =
-            transport_.recv_now(link_to(step.peer), header_, {bytes == 0 ? nullptr : address(step.dst), bytes});
-        if (came == Transport::Now::kLater) return Outcome::kWaits;
-        if (came != Transport::Now::kDone) return Outcome::kStuck;
+            frames_.recv_now(link_to(step.peer), header_, {bytes == 0 ? nullptr : address(step.dst), bytes});
+        if (came == FramesAtOnce::Now::kLater) return Outcome::kWaits;
+        if (came != FramesAtOnce::Now::kDone) return Outcome::kStuck;
         if (board_ != nullptr) board_->received(members_[static_cast<std::size_t>(step.peer)], bytes);
         break;
       }

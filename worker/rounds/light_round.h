@@ -2,7 +2,7 @@
 // schedule, each whole before the next one begins. What has been done is a number: that of the steps that are finished.
 //
 // In that order no schedule deadlocks (worker/schedule/builder.h), and nothing is posted: frames go straight to links
-// and come straight from them (Transport::send_now, recv_now). Where that does not work, or somebody is about to sleep,
+// and come straight from them (FramesAtOnce). Where that does not work, or somebody is about to sleep,
 // the executor takes the round over where it stands, and reports, waits and fails as ever.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "worker/rounds/executor.h"
+#include "worker/transport/frames_at_once.h"
 
 namespace warren::worker {
 
@@ -29,8 +30,8 @@ class LightRound {
 
   // `executor` is the group's, and idle while this runs; `links`, `members`, `slot` and `board` are those that it was
   // given.
-  LightRound(Transport& transport, Executor& executor, GroupId links, const std::vector<Rank>& members,
-             std::uint32_t slot, RoundBoard* board);
+  LightRound(Transport& transport, FramesAtOnce& frames, Executor& executor, GroupId links,
+             const std::vector<Rank>& members, std::uint32_t slot, RoundBoard* board);
 
   // Whether the round can be run here at all.
   [[nodiscard]] static bool serves(const PreparedSchedule& schedule, const Reducer& reducer);
@@ -62,6 +63,7 @@ class LightRound {
   [[nodiscard]] std::byte* address(const schedule::Place& place) const;
 
   Transport& transport_;
+  FramesAtOnce& frames_;
   Executor& executor_;
   const GroupId link_group_;
   const std::vector<Rank>& members_;

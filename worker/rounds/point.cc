@@ -11,66 +11,12 @@
 #include "recovery/base/limits.h"
 
 namespace warren::worker {
-namespace {
 
-// Links for point-to-point messages carry a group id of their own.
-constexpr std::uint64_t kPointGroupMark = 0x706f696e74000000u;
-// In place of a type: nothing follows on this link.
-constexpr std::uint32_t kEnd = UINT32_MAX;
-
-struct WireAnnouncement {
-  std::uint32_t tag;
-  std::uint32_t type;
-  std::uint64_t count, bytes, site, version, number, reserved;
-  std::array<std::byte, 200> payload;  // of a message that fits; otherwise 0
-};
-
-// What an end has received: of `version`, all numbers below `prefix` and `ranges` pairs [begin, end) that follow.
-struct WireGreeting {
-  std::uint64_t version, prefix, ranges, reserved;
-};
-constexpr std::uint64_t kGreetingSequence = UINT64_MAX;
-
-// Names the messages from one rank of a group to another.
-GroupId pair_of(std::uint64_t group, std::int32_t from, std::int32_t to) {
-  std::uint64_t h = group ^ kPointGroupMark;
-  for (const std::int32_t v : {from, to}) {
-    h ^= static_cast<std::uint64_t>(static_cast<std::uint32_t>(v)) + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
-    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
-    h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
-    h ^= h >> 31;
-  }
-  return GroupId(h);
-}
-
-// Without version, number and payload.
-WireAnnouncement announcement_of(const CallSpec& spec, std::uint64_t bytes) {
-  WireAnnouncement w{};
-  w.tag = static_cast<std::uint32_t>(spec.tag);
-  w.type = static_cast<std::uint32_t>(spec.type);
-  w.count = spec.count;
-  w.bytes = bytes;
-  w.site = spec.site;
-  return w;
-}
-
-RecordInfo record_of(const CallSpec& spec, std::uint64_t bytes) {
-  RecordInfo info;
-  info.fingerprint.collective = Collective::kPoint;
-  info.fingerprint.type = spec.type;
-  info.fingerprint.root = spec.tag;
-  info.fingerprint.count = spec.count;
-  info.fingerprint.site = spec.site & ~kSiteCompared;
-  info.total_bytes = bytes;
-  return info;
-}
-
-}  // namespace
-
-PointChannels::PointChannels(Transport& transport, GroupId group, std::uint32_t channel, std::vector<Rank> members,
-                             std::int32_t self, std::uint32_t slot, std::uint64_t chunk_bytes, Recall* recall,
-                             Version version, RoundBoard& board)
+PointChannels::PointChannels(Transport& transport, FramesAtOnce& frames, GroupId group, std::uint32_t channel,
+                             std::vector<Rank> members, std::int32_t self, std::uint32_t slot,
+                             std::uint64_t chunk_bytes, Recall* recall, Version version, RoundBoard& board)
     : transport_(transport),
+      frames_(frames),
       group_(group.value ^ kPointGroupMark),
       link_group_(channel ^ kPointGroupMark),
       members_(std::move(members)),
@@ -80,8 +26,6 @@ PointChannels::PointChannels(Transport& transport, GroupId group, std::uint32_t 
       recall_(recall),
       board_(board),
       version_(version) {
-  static_assert(sizeof(WireAnnouncement) == kAnnouncementBytes && sizeof(WireGreeting) == kGreetingBytes);
-  static_assert(sizeof(WireAnnouncement::payload) == kInlineBytes);
   static_assert(limits::kMaxWorldSize <= 1u << 14, "a peer fits in its field of the token");
   static_assert(kMaxGreetingRanges * sizeof(Interval) <= limits::kMaxChunkBytes, "ranges fit in one frame");
 }
@@ -221,11 +165,11 @@ void PointChannels::greet(std::int32_t peer) {
   greeting.ranges = intervals.size();
   p.greeting.resize(sizeof greeting);
   std::memcpy(p.greeting.data(), &greeting, sizeof greeting);
-  transport_.post_send(*p.link, header(kGreetingSequence, 0), p.greeting, token(Kind::kGreeting, peer, 0));
+  transport_.post_send(*p.link, header(kGreetingSequence, 0), {p.greeting}, token(Kind::kGreeting, peer, 0));
   if (!intervals.empty()) {
     p.greeting_ranges.resize(intervals.size() * sizeof(Interval));
     std::memcpy(p.greeting_ranges.data(), intervals.data(), p.greeting_ranges.size());
-    transport_.post_send(*p.link, header(kGreetingSequence, 1), p.greeting_ranges, token(Kind::kGreeting, peer, 0));
+    transport_.post_send(*p.link, header(kGreetingSequence, 1), {p.greeting_ranges}, token(Kind::kGreeting, peer, 0));
   }
   p.their_greeting.resize(sizeof greeting);
   transport_.post_recv(*p.link, header(kGreetingSequence, 0), p.their_greeting, token(Kind::kGreeting, peer, 1));
@@ -398,17 +342,18 @@ bool PointChannels::send_at_once(const CallSpec& spec, std::uint64_t bytes, Peer
       return false;  // send() tries again, and says why
     }
   }
-  WireAnnouncement w = announcement_of(spec, bytes);
+  WireAnnouncement w = announcement_of(spec);
+  w.bytes = bytes;
   w.version = version_.value;
   w.number = number;
   if (bytes != 0) std::memcpy(w.payload.data(), spec.input, bytes);
   FrameHeader h = header(p.sent, 0);
   const std::span frame = std::as_bytes(std::span(&w, 1));
   const Token token_of_frame = token(Kind::kSend, spec.root, static_cast<std::uint32_t>(p.sent & 0xffff));
-  const Transport::Now now = transport_.send_now(*p.link, h, frame, token_of_frame);
-  if (now == Transport::Now::kPost && recall_ == nullptr) return false;
+  const FramesAtOnce::Now now = frames_.send_now(*p.link, h, frame, token_of_frame);
+  if (now == FramesAtOnce::Now::kPost && recall_ == nullptr) return false;
   numbers.sent++;
-  if (now == Transport::Now::kDone) {
+  if (now == FramesAtOnce::Now::kDone) {
     p.sent++;
     board_.sent(members_[static_cast<std::size_t>(spec.root)], bytes);
     return true;
@@ -417,7 +362,7 @@ bool PointChannels::send_at_once(const CallSpec& spec, std::uint64_t bytes, Peer
   Sending& s = p.sending.emplace_back();
   s.version = version_;
   s.number = number;
-  if (now == Transport::Now::kPosted) {
+  if (now == FramesAtOnce::Now::kPosted) {
     s.announced = true;
     s.sequence = p.sent++;
     s.bytes = bytes;
@@ -434,11 +379,11 @@ bool PointChannels::recv_at_once(const CallSpec& spec, std::uint64_t bytes, Peer
     return false;
   }
   FrameHeader h = header(p.received, 0);
-  Transport::Now now = Transport::Now::kLater;
-  for (int look = 0; look <= looks && now == Transport::Now::kLater; look++) {
-    now = transport_.recv_now(*p.link, h, p.announcement);
+  FramesAtOnce::Now now = FramesAtOnce::Now::kLater;
+  for (int look = 0; look <= looks && now == FramesAtOnce::Now::kLater; look++) {
+    now = frames_.recv_now(*p.link, h, p.announcement);
   }
-  if (now != Transport::Now::kDone) return false;
+  if (now != FramesAtOnce::Now::kDone) return false;
   WireAnnouncement w;
   std::memcpy(&w, p.announcement.data(), offsetof(WireAnnouncement, payload));
   const auto known = p.numbers.find(version_);
@@ -506,19 +451,15 @@ bool PointChannels::owes(const RecordKey& record) const {
 bool PointChannels::load(std::int32_t peer, Sending& s) {
   WireAnnouncement w{};
   if (s.end) {
-    w.type = kEnd;
+    w.type = kEndOfMessages;
   } else if (s.call != nullptr) {
     s.bytes = s.call->spec.count * element_bytes(s.call->spec);
-    w = announcement_of(s.call->spec, s.bytes);
+    w = announcement_of(s.call->spec);
   } else {
     const RecordKey key = key_of(self_, peer, s.version, s.number);
     const auto info = recall_->reader().info(key);
     if (info.ok() && info.value()) {
-      const Fingerprint& f = info.value()->fingerprint;
-      w.tag = static_cast<std::uint32_t>(f.root);
-      w.type = static_cast<std::uint32_t>(f.type);
-      w.count = f.count;
-      w.site = f.site;
+      w = announcement_of(info.value()->fingerprint);
       s.bytes = info.value()->total_bytes;
       s.logged.resize(s.bytes);
     }
@@ -548,14 +489,14 @@ void PointChannels::post_sends(std::int32_t peer) {
       if (!load(peer, s)) return;
       s.announced = true;
       s.sequence = p.sent++;
-      transport_.post_send(*p.link, header(s.sequence, 0), s.announcement, send_token(peer, s));
+      transport_.post_send(*p.link, header(s.sequence, 0), {s.announcement}, send_token(peer, s));
     }
     const Token sent = send_token(peer, s);
     const auto* data = s.call != nullptr ? static_cast<const std::byte*>(s.call->spec.input) : s.logged.data();
     while (s.posted < s.chunks && s.posted + 1 < s.done + 2 * kWindow) {
       const std::uint32_t c = s.posted++;
       transport_.post_send(*p.link, header(s.sequence, c + 1),
-                           {data + std::uint64_t{c} * chunk_bytes_, chunk_size(s.bytes, c)}, sent);
+                           {{data + std::uint64_t{c} * chunk_bytes_, chunk_size(s.bytes, c)}}, sent);
     }
     if (s.posted < s.chunks) return;
   }
@@ -630,7 +571,7 @@ void PointChannels::on_announcement(std::int32_t peer) {
   std::memcpy(&w, p.announcement.data(), sizeof w);
   auto message = std::make_unique<Arriving>();
   const std::string who = "rank " + std::to_string(members_[static_cast<std::size_t>(peer)].value);
-  if (w.type == kEnd) {
+  if (w.type == kEndOfMessages) {
     p.received++;
     p.ended = true;
     if (departed_) return;

@@ -11,6 +11,9 @@
 // again is passed over where it had arrived. So nothing of a message is fetched, and a lost sender's messages come
 // again from its new life. A message does not cross a checkpoint.
 //
+// Both directions of a pair are one class, because what one end has received decides what the other one sends again,
+// and both ends of a link break and depart together.
+//
 // A group that is destroyed here receives nothing any more: it departs. What it sent is still sent, also again to a new
 // life, until no life can ask for it (obsolete()); what comes is taken and dropped, so that no sender waits for it. Its
 // last word on each link is an announcement of the end; when that of the other end has come too, the link is clean and
@@ -33,9 +36,11 @@
 #include "recovery/base/ranges.h"
 #include "recovery/wire/frame.h"
 #include "worker/rounds/call.h"
+#include "worker/rounds/point_frames.h"
 #include "worker/rounds/recall.h"
 #include "worker/rounds/round_board.h"
 #include "worker/rounds/scratch.h"
+#include "worker/transport/frames_at_once.h"
 #include "worker/transport/transport.h"
 
 namespace warren::worker {
@@ -44,9 +49,9 @@ class PointChannels {
  public:
   // `channel` as in Engine::add_group; `self` is the group rank. `recall` null: nothing is logged. `board`
   // counts what each link moves.
-  PointChannels(Transport& transport, GroupId group, std::uint32_t channel, std::vector<Rank> members,
-                std::int32_t self, std::uint32_t slot, std::uint64_t chunk_bytes, Recall* recall, Version version,
-                RoundBoard& board);
+  PointChannels(Transport& transport, FramesAtOnce& frames, GroupId group, std::uint32_t channel,
+                std::vector<Rank> members, std::int32_t self, std::uint32_t slot, std::uint64_t chunk_bytes,
+                Recall* recall, Version version, RoundBoard& board);
 
   // A generation begins; calls that are there go on. `greets`: some lives have come from an earlier generation.
   void open(Generation generation, Timeline timeline, bool greets);
@@ -109,10 +114,6 @@ class PointChannels {
   [[nodiscard]] std::vector<Rank> receivers() const;
 
  private:
-  static constexpr std::size_t kAnnouncementBytes = 256;
-  static constexpr std::size_t kInlineBytes = 200;  // of a message, at most, that is a part of its announcement
-  static constexpr std::size_t kGreetingBytes = 32;
-  static constexpr std::size_t kMaxGreetingRanges = 65536;
   static constexpr std::uint32_t kWindow = 4;  // chunks asked for at once; twice as many are sent ahead
   static constexpr std::uint64_t kMaxChunks = std::uint64_t{1} << 31;
 
@@ -135,7 +136,7 @@ class PointChannels {
     bool announced = false;
     std::uint32_t chunks = 0, posted = 0;  // posted: of its chunks
     std::uint32_t done = 0;                // frames, with the announcement
-    std::array<std::byte, kAnnouncementBytes> announcement{};
+    std::array<std::byte, sizeof(WireAnnouncement)> announcement{};
   };
   // A message on its way in, or kept aside.
   struct Arriving {
@@ -172,7 +173,7 @@ class PointChannels {
     bool announcement_taken = false;  // by run_at_once(), and not looked at: the next recv() does so
     bool ended = false;               // in this generation: the other end has departed
     bool unsettled = false;           // counted
-    std::array<std::byte, kAnnouncementBytes> announcement{};
+    std::array<std::byte, sizeof(WireAnnouncement)> announcement{};
     Scratch chunks;
     std::uint64_t aside_bytes = 0;
   };
@@ -210,6 +211,7 @@ class PointChannels {
   [[nodiscard]] Token send_token(std::int32_t peer, const Sending& message) const;  // of all its frames
 
   Transport& transport_;
+  FramesAtOnce& frames_;
   GroupId group_;       // in frames
   GroupId link_group_;  // the name of the links
   std::vector<Rank> members_;

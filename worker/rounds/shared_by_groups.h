@@ -14,18 +14,18 @@
 #include "worker/rounds/trace.h"
 #include "worker/rounds/trouble.h"
 #include "worker/schedule/costs.h"
-#include "worker/transport/transport.h"
+#include "worker/transport/round_transport.h"
 
 namespace warren::worker {
 
 class GroupRounds;
 
 struct SharedByGroups {
-  SharedByGroups(Transport& links, RoundBoard& shown_on) : transport(links), board(shown_on) {}
+  SharedByGroups(RoundTransport& links, RoundBoard& shown_on) : transport(links), board(shown_on) {}
   SharedByGroups(const SharedByGroups&) = delete;
   SharedByGroups& operator=(const SharedByGroups&) = delete;
 
-  Transport& transport;
+  RoundTransport& transport;
   RoundBoard& board;
   RoundsPlan plan;
   KnownRounds known{plan};

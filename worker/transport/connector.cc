@@ -1,24 +1,21 @@
 #include "worker/transport/connector.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sodium.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "recovery/base/check.h"
 #include "recovery/base/limits.h"
 #include "storage/fork_guard.h"
+#include "worker/transport/link_sockets.h"
 #include "worker/transport/pass_fd.h"
 #include "worker/transport/same_user.h"
 
@@ -38,27 +35,6 @@ constexpr std::size_t kMaxWishes = 65536;
 constexpr const char* kNotNumeric = "not a numeric address";
 constexpr int kStream = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
-std::string name_of(const sockaddr* address, socklen_t length) {
-  char host[NI_MAXHOST], port[NI_MAXSERV];
-  if (getnameinfo(address, length, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "an unknown address";
-  }
-  const bool v6 = address->sa_family == AF_INET6;
-  return (v6 ? "[" : "") + std::string(host) + (v6 ? "]:" : ":") + port;
-}
-
-// Abstract: the name lives no longer than the process. Only who has the plan can know it, and the handshake follows.
-SocketAddress on_host(Incarnation life) {
-  SocketAddress a;
-  auto* address = reinterpret_cast<sockaddr_un*>(&a.storage);
-  address->sun_family = AF_UNIX;
-  char name[64];
-  const int n = std::snprintf(name, sizeof name, "warren-link-%016llx", static_cast<unsigned long long>(life.value));
-  std::memcpy(address->sun_path + 1, name, static_cast<std::size_t>(n));
-  a.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
-  return a;
-}
-
 // Nobody listens there, or it is forbidden.
 bool is_for_good(int error) {
   return error == ECONNREFUSED || error == ENOENT || error == EPERM || error == EACCES;
@@ -66,50 +42,6 @@ bool is_for_good(int error) {
 
 std::string no_way_on(Rank to, const char* why) {
   return "it leads to rank " + std::to_string(to.value) + ", and there is no way on: " + why;
-}
-
-void set_option(int fd, int level, int name, int value) {
-  (void)setsockopt(fd, level, name, &value, sizeof value);
-}
-
-// Whether both ends of a connection have the same address.
-bool is_within_machine(int fd) {
-  sockaddr_storage own{}, other{};
-  socklen_t own_size = sizeof own, other_size = sizeof other;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
-      ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) != 0 || own.ss_family != other.ss_family) {
-    return false;
-  }
-  if (own.ss_family == AF_INET) {
-    return std::memcmp(&reinterpret_cast<const sockaddr_in&>(own).sin_addr,
-                       &reinterpret_cast<const sockaddr_in&>(other).sin_addr, sizeof(in_addr)) == 0;
-  }
-  return own.ss_family == AF_INET6 &&
-         std::memcmp(&reinterpret_cast<const sockaddr_in6&>(own).sin6_addr,
-                     &reinterpret_cast<const sockaddr_in6&>(other).sin6_addr, sizeof(in6_addr)) == 0;
-}
-
-// Of data links, and of those that are passed on. An idle one whose other end has silently gone fails by itself. No
-// TCP_USER_TIMEOUT: it also counts the time for which a live peer, busy elsewhere, does not read.
-//
-// While a link is down TCP doubles its pauses, and then lets as long again pass before it tries the next time: for no
-// more than a third of the round timeout, where the kernel can (Linux 6.15).
-//
-// Within a machine no rate has to be found out, and Reno, which each system has and lets anybody choose, sends as fast
-// as the other end reads. BBR, where it is the system's choice, halts a connection for 200 ms in ten seconds to look:
-// 16 MiB among 8 ranks took 77 to 121 ms with it, up to 211, and 67 to 71 with Reno, up to 87
-// (docs/measurements/allreduce.md).
-void tune(int fd, std::int64_t timeout_ms) {
-  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  constexpr char kReno[] = "reno";
-  if (is_within_machine(fd)) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno, sizeof kReno - 1);
-  constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which Debian's headers do not know yet
-  set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs, static_cast<int>(std::clamp<std::int64_t>(timeout_ms / 3, 1000, 120'000)));
-  const auto third_s = static_cast<int>(std::clamp<std::int64_t>(timeout_ms / 3000, 1, 3600));
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, third_s);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, third_s);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 2);
 }
 
 }  // namespace
@@ -136,7 +68,8 @@ Result<std::uint16_t> Connector::listen(const std::string& host, std::uint16_t p
   if (!address) return fail("not a numeric IPv4 or IPv6 address");
   const int fd = not_for_children(::socket(address->storage.ss_family, kStream, 0));
   if (fd < 0) return fail(std::strerror(errno));
-  set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  constexpr int kYes = 1;
+  (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &kYes, sizeof kYes);
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&address->storage), address->length) != 0 ||
@@ -152,7 +85,7 @@ Result<std::uint16_t> Connector::listen(const std::string& host, std::uint16_t p
 }
 
 Status Connector::listen_on_host() {
-  const SocketAddress address = on_host(self_);
+  const SocketAddress address = host_address(self_);
   const int fd = not_for_children(::socket(AF_UNIX, kStream, 0));
   if (fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0 &&
       ::listen(fd, SOMAXCONN) == 0) {
@@ -225,7 +158,7 @@ std::vector<Knocks::Place> Connector::places_of(Rank rank) const {
   for (const Address& a : peer.addresses) {
     if (const auto address = numeric(a)) places.push_back({*address, a.host + " port " + std::to_string(a.port)});
   }
-  if (peer.same_host) places.push_back({on_host(peer.incarnation), "its socket on this host"});
+  if (peer.same_host) places.push_back({host_address(peer.incarnation), "its socket on this host"});
   return places;
 }
 
@@ -298,7 +231,7 @@ void Connector::start_attempt(Wish& wish, TimeMs now) {
     greet(c, first, relay == kNoRank ? kNoRank : wish.peer);
     c.state = State::kConnecting;
     wish.in_progress++;
-    const auto socket_address = within ? on_host(peer.incarnation) : numeric(address);
+    const auto socket_address = within ? host_address(peer.incarnation) : numeric(address);
     if (!socket_address) {
       trouble(c, kNotNumeric, false, now);
       continue;
@@ -400,52 +333,8 @@ void Connector::accept_some(int listener, TimeMs now) {
     c.on_host = on_host;
     c.remote = c.on_host ? "a process of this host" : name_of(reinterpret_cast<const sockaddr*>(&from), length);
     c.deadline = now + kStrangerTimeoutMs;
-    expect(c, handshake::kHelloBytes);
+    c.bytes.expect(handshake::kHelloBytes);
   }
-}
-
-void Connector::expect(Conversation& c, std::size_t bytes) {
-  c.want = bytes;
-  c.have = 0;
-}
-
-void Connector::load(Conversation& c, std::span<const std::byte> bytes) {
-  std::memcpy(c.buffer.data(), bytes.data(), bytes.size());
-  expect(c, bytes.size());
-}
-
-bool Connector::read_into(Conversation& c, bool& dead) {
-  while (c.have < c.want) {
-    const ssize_t n = ::recv(c.fd, c.buffer.data() + c.have, c.want - c.have, MSG_DONTWAIT);
-    if (n > 0) {
-      c.have += static_cast<std::size_t>(n);
-    } else if (n < 0 && errno == EINTR) {
-      continue;
-    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return false;
-    } else {
-      dead = true;
-      return false;
-    }
-  }
-  return true;
-}
-
-bool Connector::write_from(Conversation& c, bool& dead) {
-  while (c.have < c.want) {
-    const ssize_t n = ::send(c.fd, c.buffer.data() + c.have, c.want - c.have, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n >= 0) {
-      c.have += static_cast<std::size_t>(n);
-    } else if (errno == EINTR) {
-      continue;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      return false;
-    } else {
-      dead = true;
-      return false;
-    }
-  }
-  return true;
 }
 
 Status Connector::make_pipe(Conversation& c) {
@@ -498,7 +387,7 @@ bool Connector::judge_hello(Conversation& c, TimeMs now) {
   handshake::Nonce nonce;
   randombytes_buf(nonce.data(), nonce.size());
   c.challenge = handshake::make_challenge(key_, c.hello_bytes, nonce);
-  load(c, c.challenge);
+  c.bytes.load(c.challenge);
   c.state = State::kSendChallenge;
   return true;
 }
@@ -524,14 +413,14 @@ void Connector::connect_onward(Conversation& c, TimeMs now) {
 }
 
 void Connector::pass_on(Conversation& c, TimeMs now) {
-  tune(c.fd, members_->timeout_ms);
-  tune(c.onward.get(), members_->timeout_ms);
+  tune_link(c.fd, members_->timeout_ms);
+  tune_link(c.onward.get(), members_->timeout_ms);
   const Status status = relay_.join(OwnedFd(std::exchange(c.fd, -1)), std::move(c.onward));
   if (!status.ok()) trouble(c, status.describe(), false, now);
 }
 
 void Connector::hand_over(Conversation& c, TimeMs now) {
-  if (!c.on_host) tune(c.fd, members_->timeout_ms);
+  if (!c.on_host) tune_link(c.fd, members_->timeout_ms);
   const Rank peer = c.outgoing ? c.hello.to : c.hello.from;
   Wish& w = wish_for(c.hello.group, peer);
   if (!c.on_host && !w.why_not_on_host.empty() && !std::exchange(told_over_tcp_, true)) {
@@ -557,30 +446,30 @@ bool Connector::advance(Conversation& c, TimeMs now) {
     case State::kSendProof:
     case State::kSendChallenge:
     case State::kSendVerdict:
-      done = write_from(c, dead);
+      done = c.bytes.write(c.fd, dead);
       if (done) has_sent(c, now);
       break;
     case State::kReadHello:
       // The rank it asks for decides whether it waits.
-      if (read_into(c, dead)) return take_hello(c, now);
+      if (c.bytes.read(c.fd, dead)) return take_hello(c, now);
       break;
     case State::kReadChallenge:
-      done = read_into(c, dead);
+      done = c.bytes.read(c.fd, dead);
       if (done) take_challenge(c, now);
       break;
     case State::kReadProof:
-      done = read_into(c, dead);
+      done = c.bytes.read(c.fd, dead);
       if (done) take_proof(c, now);
       break;
     case State::kReadVerdict:
-      done = read_into(c, dead);
+      done = c.bytes.read(c.fd, dead);
       if (done) take_verdict(c, now);
       break;
     case State::kSendMemory:
       done = send_memory(c, dead);
       if (!done) break;
       c.memory = OwnedFd();
-      expect(c, 1);
+      c.bytes.expect(1);
       c.state = State::kReadMapped;
       break;
     case State::kReadMemory:
@@ -590,7 +479,7 @@ bool Connector::advance(Conversation& c, TimeMs now) {
     case State::kReadMapped:
     case State::kSendMapped:
       // The link is one once both ends have mapped it: who cannot is connected to over TCP.
-      done = c.state == State::kReadMapped ? read_into(c, dead) : write_from(c, dead);
+      done = c.state == State::kReadMapped ? c.bytes.read(c.fd, dead) : c.bytes.write(c.fd, dead);
       if (!done) break;
       c.state = State::kDone;
       if (members_ && members_->generation == c.hello.generation) hand_over(c, now);
@@ -612,7 +501,7 @@ bool Connector::take_connection(Conversation& c, TimeMs now) {
     c.state = State::kDone;
     return true;
   }
-  load(c, c.hello_bytes);
+  c.bytes.load(c.hello_bytes);
   c.state = State::kSendHello;
   return true;
 }
@@ -625,20 +514,20 @@ bool Connector::take_way_on(Conversation& c, TimeMs now) {
     c.state = State::kDone;
     return true;
   }
-  load(c, handshake::make_verdict(c.verdict));
+  c.bytes.load(handshake::make_verdict(c.verdict));
   c.state = State::kSendVerdict;
   return true;
 }
 
 void Connector::has_sent(Conversation& c, TimeMs now) {
   if (c.state == State::kSendHello) {
-    expect(c, handshake::kChallengeBytes);
+    c.bytes.expect(handshake::kChallengeBytes);
     c.state = State::kReadChallenge;
   } else if (c.state == State::kSendProof) {
-    expect(c, handshake::kVerdictBytes);
+    c.bytes.expect(handshake::kVerdictBytes);
     c.state = State::kReadVerdict;
   } else if (c.state == State::kSendChallenge) {
-    expect(c, handshake::kProofBytes);
+    c.bytes.expect(handshake::kProofBytes);
     c.state = State::kReadProof;
   } else {
     const bool welcome =
@@ -655,7 +544,7 @@ void Connector::has_sent(Conversation& c, TimeMs now) {
 }
 
 bool Connector::take_hello(Conversation& c, TimeMs now) {
-  std::memcpy(c.hello_bytes.data(), c.buffer.data(), c.hello_bytes.size());
+  std::memcpy(c.hello_bytes.data(), c.bytes.all().data(), c.hello_bytes.size());
   auto hello = handshake::decode_hello(c.hello_bytes);
   if (!hello.ok()) {
     trouble(c, hello.status().describe(), true, now);
@@ -667,21 +556,21 @@ bool Connector::take_hello(Conversation& c, TimeMs now) {
 }
 
 void Connector::take_challenge(Conversation& c, TimeMs now) {
-  std::memcpy(c.challenge.data(), c.buffer.data(), c.challenge.size());
+  std::memcpy(c.challenge.data(), c.bytes.all().data(), c.challenge.size());
   const Status status = handshake::check_challenge(key_, c.hello_bytes, c.challenge);
   if (!status.ok()) {
     trouble(c, status.describe(), status.code() == Code::kRefused, now);
     c.state = State::kDone;
     return;
   }
-  load(c, handshake::make_proof(key_, c.hello_bytes, c.challenge));
+  c.bytes.load(handshake::make_proof(key_, c.hello_bytes, c.challenge));
   c.state = State::kSendProof;
 }
 
 void Connector::take_proof(Conversation& c, TimeMs now) {
   using handshake::Verdict;
   const Status status =
-      handshake::check_proof(key_, c.hello_bytes, c.challenge, std::span(c.buffer).first<handshake::kProofBytes>());
+      handshake::check_proof(key_, c.hello_bytes, c.challenge, c.bytes.all().first<handshake::kProofBytes>());
   if (!status.ok()) c.verdict = Verdict::kBadProof;
   const bool leads_on = c.verdict == Verdict::kWelcome && c.hello.relay_to != kNoRank;
   if (leads_on) {
@@ -689,18 +578,18 @@ void Connector::take_proof(Conversation& c, TimeMs now) {
     if (relay_.connections() + static_cast<std::size_t>(begun) >= limits::kMaxRelayed) c.verdict = Verdict::kBusy;
   }
   if (leads_on && c.verdict == Verdict::kWelcome) return connect_onward(c, now);
-  load(c, handshake::make_verdict(c.verdict));
+  c.bytes.load(handshake::make_verdict(c.verdict));
   c.state = State::kSendVerdict;
 }
 
 void Connector::take_verdict(Conversation& c, TimeMs now) {
   using handshake::Verdict;
-  const auto verdict = handshake::decode_verdict(std::span(c.buffer).first<handshake::kVerdictBytes>());
+  const auto verdict = handshake::decode_verdict(c.bytes.all().first<handshake::kVerdictBytes>());
   c.state = State::kDone;
   if (verdict.ok() && verdict.value() == Verdict::kWelcome && c.hello.relay_to != kNoRank) {
     // From here on it is the rank meant that answers.
     greet(c, c.hello.relay_to, kNoRank);
-    load(c, c.hello_bytes);
+    c.bytes.load(c.hello_bytes);
     c.state = State::kSendHello;
     c.deadline = std::min(now + kStrangerTimeoutMs, wishes_.at({c.hello.group, c.hello.to}).deadline);
   } else if (!verdict.ok() || verdict.value() != Verdict::kWelcome) {
@@ -721,7 +610,7 @@ void Connector::take_memory(Conversation& c, TimeMs now) {
   c.state = pipe.ok() ? State::kSendMapped : State::kDone;
   if (pipe.ok()) {
     c.pipe = std::move(pipe).value();
-    expect(c, 1);
+    c.bytes.expect(1);
   } else {
     trouble(c, pipe.status().describe(), false, now);
   }
@@ -731,7 +620,7 @@ void Connector::end_in_the_middle(Conversation& c, TimeMs now) {
   // The other end could not map it.
   if (c.state == State::kReadMapped) leave_host(c);
   // A connection that says nothing before it goes is a port scan or a health check, not worth a line.
-  if (c.outgoing || c.have != 0 || c.state != State::kReadHello) {
+  if (c.outgoing || c.bytes.begun() || c.state != State::kReadHello) {
     trouble(c, "closed in the middle of the handshake", false, now);
   }
   c.state = State::kDone;

@@ -20,7 +20,6 @@
 
 #include <poll.h>
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -35,6 +34,7 @@
 #include "recovery/base/machine.h"
 #include "recovery/base/result.h"
 #include "worker/transport/handshake.h"
+#include "worker/transport/handshake_bytes.h"
 #include "worker/transport/host_pipe.h"
 #include "worker/transport/knocks.h"
 #include "worker/transport/numeric_address.h"
@@ -130,8 +130,7 @@ class Connector {
     int fd = -1;
     State state = State::kReadHello;
     std::string remote;  // for messages
-    std::array<std::byte, handshake::kHelloBytes> buffer{};
-    std::size_t want = 0, have = 0;  // of buffer
+    HandshakeBytes bytes;
     handshake::HelloBytes hello_bytes{};
     handshake::ChallengeBytes challenge{};
     handshake::Hello hello;
@@ -184,13 +183,9 @@ class Connector {
   void take_verdict(Conversation& c, TimeMs now);
   void take_memory(Conversation& c, TimeMs now);
   void end_in_the_middle(Conversation& c, TimeMs now);
-  bool read_into(Conversation& c, bool& dead);
-  bool write_from(Conversation& c, bool& dead);
   Status make_pipe(Conversation& c);
   bool send_memory(Conversation& c, bool& dead);
   bool read_memory(Conversation& c, bool& dead);
-  void load(Conversation& c, std::span<const std::byte> bytes);
-  void expect(Conversation& c, std::size_t bytes);
   bool judge_hello(Conversation& c, TimeMs now);
   void hand_over(Conversation& c, TimeMs now);
   void attempt_ended(Wish& wish, TimeMs now);

@@ -24,47 +24,13 @@ namespace {
 constexpr std::size_t kHeader = FrameHeader::kWireBytes;
 constexpr std::size_t kMaxLinks = 65536;
 
-// In a pipe everything begins on a cache line: a head, which is the frame's header and where its payload lies, then the
-// payload unless that is elsewhere.
-struct Where {
-  std::uint64_t stamp = 0;  // of the log's extent; 0: it is not in the log
-  std::uint64_t at = 0;
-  std::uint32_t extent = 0;
-  std::uint32_t memory = 0;  // that is lent; 0: it is in none. In the log: a GPU's, where it lies too
-  std::uint64_t number = 0;  // then: of what was made there
-};
-constexpr std::size_t kLine = 64;
-constexpr std::size_t kHead = kHeader + sizeof(Where);
-static_assert(kHead % kLine == 0 && kHead <= HostPipe::kLeastRingBytes);
-constexpr std::size_t lines(std::size_t bytes) {
-  return (bytes + kLine - 1) / kLine * kLine;
-}
-// At most so many bytes move in one step: the other end begins on them while the next ones are copied.
-constexpr std::size_t kPieceBytes = std::size_t{32} << 10;
 // A chunk of so many bytes goes to its reduction before the next one pushes it out of the cache.
 constexpr std::size_t kBigChunk = std::size_t{32} << 10;
 // Below these a copy costs less than what it saves.
-constexpr std::size_t kLeastInPlace = std::size_t{2} << 10;
 constexpr std::size_t kLeastNamed = std::size_t{2} << 10;
 // To wake another process, while the system has no memory for the byte.
 constexpr int kWakeTries = 100;
 constexpr const char* kDamaged = "the memory of the link is damaged";
-
-// A frame as a note: what tells it from the newest one whose header went through the ring, then its payload. Programs
-// repeat their calls, and small frames of theirs differ in little else. Both ends know that header: the frame that a
-// note stands for is checked like any other.
-struct NoteHead {
-  std::uint64_t sequence = 0;
-  std::uint32_t message = 0;
-  std::uint32_t payload_bytes = 0;
-};
-constexpr std::size_t kMostNoted = HostPipe::kNoteBytes - sizeof(NoteHead);
-
-bool differ_in_number_alone(const FrameHeader& a, const FrameHeader& b) {
-  return a.generation == b.generation && a.fingerprint == b.fingerprint && a.round.version == b.round.version &&
-         a.round.group == b.round.group && a.round.timeline == b.round.timeline && a.kind == b.kind &&
-         a.stream == b.stream;
-}
 
 std::string errno_text(int error) {
   return std::strerror(error);
@@ -143,7 +109,7 @@ Status LinkTransport::adopt(Generation generation, GroupId group, Rank peer, std
   if (s.fd >= 0) return refuse("the stream is connected already");
   if (!l.broken.ok()) return refuse("the link broke before");
   s.fd = fd;
-  s.pipe = std::move(pipe);
+  if (pipe) s.frames = std::make_unique<FramePipe>(std::move(pipe));
   if (!s.sends.empty() || !s.recvs.empty()) activate(s);
   return {};
 }
@@ -174,17 +140,37 @@ void LinkTransport::break_link(Link& link, const Status& broken) {
   }
 }
 
-void LinkTransport::post_send(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
-  post(id, header, payload, {}, {}, token);
+MemoryPlace LinkTransport::place_told(Rank peer, const Payload& payload) const {
+  if (memory_ == nullptr || payload.bytes.empty()) return {};
+  if (payload.logged.known()) {
+    if (payload.made.at == nullptr || payload.bytes.size() < kLeastNamed) return {};
+    MemoryPlace beside = memory_->lend(peer, {payload.made.at, payload.bytes.size()});
+    beside.at = payload.made.number;
+    return beside.on_gpu ? beside : MemoryPlace{};
+  }
+  if (!payload.lent) return {};
+  const MemoryPlace place = memory_->lend(peer, payload.bytes);
+  // A payload on a GPU is told however small it is: it cannot be copied here.
+  return payload.bytes.size() < kLeastNamed && !place.on_gpu ? MemoryPlace{} : place;
 }
 
-void LinkTransport::post_send_lent(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
-                                   Token token) {
-  MemoryPlace place;
-  if (memory_ != nullptr && !payload.empty()) place = memory_->lend(at(id).peer, payload);
-  // What is a GPU's is told however little it is: it cannot be copied here.
-  if (payload.size() < kLeastNamed && !place.on_gpu) place = {};
-  post(id, header, payload, {}, place, token);
+void LinkTransport::post_send(LinkId id, const FrameHeader& header, const Payload& payload, Token token) {
+  const std::size_t bytes = payload.bytes.size();
+  WARREN_CHECK(bytes <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
+  Link& link = at(id);
+  if (!link.broken.ok()) return complete(token, link.broken);
+  Stream& s = stream_of(link, link.frames_sent++);
+  Outgoing& out = s.sends.push();
+  out.header = header;
+  out.header.stream = s.index;
+  out.header.payload_bytes = static_cast<std::uint32_t>(bytes);
+  out.payload = payload.bytes;
+  out.logged = bytes < kLeastNamed ? LogPlace{} : payload.logged;
+  out.lent = place_told(link.peer, payload);
+  out.token = token;
+  // At once: one system call less of latency for small messages, and big ones start while the caller posts more.
+  if (s.fd >= 0 && s.sends.size() == 1) pump_send(s);
+  if (!s.sends.empty()) activate(s);
 }
 
 bool LinkTransport::lends(GroupId group, Rank peer, const std::byte* at) const {
@@ -192,24 +178,7 @@ bool LinkTransport::lends(GroupId group, Rank peer, const std::byte* at) const {
   if (memory_ == nullptr || it == by_name_.end() || !memory_->lend(peer, {at, 1}).known()) return false;
   const Link& link = *links_[it->second];
   // A link that is still to come may be one without shared memory, over which bytes are sent.
-  return link.broken.ok() && std::ranges::all_of(link.streams, [](const auto& s) { return s->pipe != nullptr; });
-}
-
-void LinkTransport::post_send_logged(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
-                                     const LogPlace& place, Token token) {
-  post(id, header, payload, place, {}, token);
-}
-
-void LinkTransport::post_send_made(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
-                                   const LogPlace& place, const MadeOnGpu& made, Token token) {
-  MemoryPlace beside;
-  if (memory_ != nullptr && made.at != nullptr) {
-    beside = memory_->lend(at(id).peer, {made.at, payload.size()});
-    beside.at = made.number;
-  }
-  // Nothing is told of what is so little that it is sent.
-  if (payload.size() < kLeastNamed || !beside.on_gpu) beside = {};
-  post(id, header, payload, place, beside, token);
+  return link.broken.ok() && std::ranges::all_of(link.streams, [](const auto& s) { return s->frames != nullptr; });
 }
 
 void LinkTransport::move_payloads(LinkId id, Token token, std::span<const std::byte> from, const std::byte* to) {
@@ -231,25 +200,6 @@ void LinkTransport::post_recv_in_place(LinkId id, const FrameHeader& expected, s
   expect(id, expected, payload, true, token);
 }
 
-void LinkTransport::post(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
-                         const LogPlace& place, const MemoryPlace& lent, Token token) {
-  WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
-  Link& link = at(id);
-  if (!link.broken.ok()) return complete(token, link.broken);
-  Stream& s = stream_of(link, link.frames_sent++);
-  Outgoing& out = s.sends.push();
-  out.header = header;
-  out.header.stream = s.index;
-  out.header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  out.payload = payload;
-  out.place = payload.size() < kLeastNamed ? LogPlace{} : place;
-  out.lent = lent;
-  out.token = token;
-  // At once: one system call less of latency for small messages, and big ones start while the caller posts more.
-  if (s.fd >= 0 && s.sends.size() == 1) pump_send(s);
-  if (!s.sends.empty()) activate(s);
-}
-
 void LinkTransport::expect(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, bool in_place,
                            Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
@@ -264,32 +214,6 @@ void LinkTransport::expect(LinkId id, const FrameHeader& expected, std::span<std
   in.in_place = in_place;
   in.token = token;
   activate(s);
-}
-
-void LinkTransport::release(LinkId id, const View& view) {
-  for (auto& s : at(id).streams) {
-    for (Held& held : s->views) {
-      if (view.held != &held.payload) continue;
-      if (held.frame != nullptr) {
-        s->pipe->release(held.frame);
-        if (s->pipe->must_wake_writer()) wake(*s);
-      }
-      held = {};
-      return;
-    }
-  }
-  WARREN_UNREACHABLE("what is released was given");
-}
-
-void LinkTransport::make_room(Stream& s) {
-  if (!s.pipe->holds() || s.pipe->free_bytes() >= kHead) return;
-  for (Held& held : s.views) {
-    if (held.frame == nullptr) continue;
-    if (!held.buffer.empty()) std::memcpy(held.buffer.data(), held.payload, held.buffer.size());
-    held.payload = held.buffer.data();
-    s.pipe->release(std::exchange(held.frame, nullptr));
-  }
-  if (s.pipe->must_wake_writer()) wake(s);
 }
 
 std::optional<std::size_t> LinkTransport::put(Stream& s, std::span<const std::byte> header,
@@ -343,7 +267,7 @@ void LinkTransport::wake(Stream& s) {
 void LinkTransport::fence_pipes() {
   if (HostPipe::fence()) return;
   bool relied = false;
-  for (const Stream* s : active_) relied = (s->pipe && s->pipe->fence_no_more()) || relied;
+  for (const Stream* s : active_) relied = (s->frames && s->frames->pipe().fence_no_more()) || relied;
   // Once for each pipe: whoever has looked here without a fence of his own has the stores before that look seen
   // everywhere by then. A processor holds them back for far less.
   if (relied) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -364,75 +288,12 @@ void LinkTransport::hear(Stream& s) {
   }
   if (sleepers_ == 0) return;
   // Others sleep on this socket, and what has woken them may be taken here.
-  s.pipe->will_wait_to_read();
-  s.pipe->will_wait_to_write();
+  s.frames->pipe().will_wait_to_read();
+  s.frames->pipe().will_wait_to_write();
   fence_pipes();
 }
 
-std::size_t LinkTransport::needed_to_read(Stream& s) {
-  if (s.received != 0) return kLine;
-  return s.whole && !s.recvs.empty() ? kHead + lines(s.recvs.front().payload.size()) : kHead;
-}
-
-std::size_t LinkTransport::needed_to_write(const Stream& s) {
-  return s.sent == 0 ? kHead : kLine;
-}
-
-bool LinkTransport::pump_send_pipe(Stream& s) {
-  bool moved = false;
-  while (!s.sends.empty()) {
-    Outgoing& out = s.sends.front();
-    const auto room = s.pipe->room();
-    if (!room) {
-      Link& link = at(s.link);
-      break_link(link, Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
-                                                   " broke while sending: " + kDamaged));
-      return true;
-    }
-    // Whole lines, whatever the other end's counter says.
-    const std::size_t free = room->size() / kLine * kLine;
-    if (free < needed_to_write(s)) return moved;
-    // The log may have been full since it was posted.
-    if (out.place.known() && !out.place.stands()) out.place = {}, out.lent = {};
-    const bool told = out.place.known() || out.lent.known();
-    const std::span<const std::byte> payload = told ? std::span<const std::byte>() : out.payload;
-    std::size_t n = 0;
-    if (s.sent == 0) {
-      encode(out.header, room->first<kHeader>());
-      s.said = out.header;
-      Where where;
-      if (out.place.known()) {
-        where.stamp = out.place.stamp;
-        where.at = out.place.at;
-        where.extent = out.place.extent;
-        where.memory = out.lent.memory;
-        where.number = out.lent.at;
-      } else if (out.lent.known()) {
-        where.at = out.lent.at;
-        where.memory = out.lent.memory;
-      }
-      std::memcpy(room->data() + kHeader, &where, sizeof where);
-      n = kHead;
-    }
-    const std::size_t done = s.sent + n - kHead;
-    const std::size_t piece = std::min({payload.size() - done, free - n, kPieceBytes});
-    if (piece != 0) std::memcpy(room->data() + n, payload.data() + done, piece);
-    n += lines(piece);
-    s.pipe->put(n);
-    if (s.pipe->must_wake_reader()) wake(s);
-    moved = true;
-    s.sent += n;
-    if (done + piece < payload.size()) continue;
-    bytes_sent_ += out.payload.size();
-    s.sent = 0;
-    const Token token = out.token;
-    s.sends.pop();
-    complete(token, Status());
-  }
-  return moved;
-}
-
-std::optional<View> LinkTransport::find_logged(Link& link, const LogPlace& place, const Incoming& in) {
+std::optional<View> LinkTransport::find_logged(Link& link, const LogPlace& place, const Incoming& in) const {
   if (!link.log && find_log_) link.log = find_log_(link.peer);
   if (!link.log) return std::nullopt;
   const auto window = link.log->window(place, in.expected.round, in.payload.size());
@@ -445,126 +306,99 @@ std::optional<View> LinkTransport::find_lent(const Stream& s, const Link& link, 
   if (memory_ == nullptr) return std::nullopt;
   auto borrowed = memory_->borrow(link.peer, place, in.payload.size());
   if (!borrowed) return std::nullopt;
-  return View{nullptr, borrowed->bytes, s.pipe->taken_back(), 0, std::move(borrowed->keeper), borrowed->on_gpu};
+  return View{nullptr,         borrowed->bytes, s.frames->pipe().taken_back(), 0, std::move(borrowed->keeper),
+              borrowed->on_gpu};
 }
 
-bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
+std::optional<View> LinkTransport::find_told(const Stream& s, Link& link, const Incoming& in) const {
+  const FramePipe::Told& told = s.frames->told();
+  const bool logged = told.logged.known();
+  auto view = logged ? find_logged(link, told.logged, in) : find_lent(s, link, told.memory, in);
+  // A rank that cannot find the place beside the log reads the log.
+  if (view && logged && told.memory.known() && in.in_place && memory_ != nullptr) {
+    view->beside = memory_->borrow_made(link.peer, told.memory.memory, told.memory.at, in.payload.size());
+  }
+  if (in.in_place || !view) return view;
+  if (view->on_gpu) return std::nullopt;
+  if (!in.payload.empty()) std::memcpy(in.payload.data(), view->there, in.payload.size());
+  return view->stands() ? std::optional(View()) : std::nullopt;
+}
+
+bool LinkTransport::pump_send_pipe(Stream& s) {
   bool moved = false;
-  while (!s.recvs.empty() && budget > 0) {
-    const std::size_t bytes = s.recvs.front().payload.size();
-    switch (take_from_pipe(s)) {
-      case Taken::kNothing: return moved;
-      case Taken::kBroken: return true;
-      case Taken::kPiece: break;
-      case Taken::kFrame: budget = bytes >= kBigChunk ? 0 : budget - 1; break;
-    }
+  while (!s.sends.empty()) {
+    Outgoing& out = s.sends.front();
+    const FramePipe::Put put = s.frames->put(out);
+    if (put == FramePipe::Put::kNothing) return moved;
     moved = true;
+    if (put == FramePipe::Put::kDamaged) {
+      Link& link = at(s.link);
+      break_link(link, Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
+                                                   " broke while sending: " + kDamaged));
+      return true;
+    }
+    if (s.frames->pipe().must_wake_reader()) wake(s);
+    if (put != FramePipe::Put::kFrame) continue;
+    bytes_sent_ += out.payload.size();
+    const Token token = out.token;
+    s.sends.pop();
+    complete(token, Status());
   }
   return moved;
 }
 
-// Takes what has come of the frame that is due, up to one piece.
-LinkTransport::Taken LinkTransport::take_from_pipe(Stream& s) {
-  Incoming& in = s.recvs.front();
-  Link& link = at(s.link);
-  if (const auto note = s.pipe->note(); !note.empty()) {
-    if (s.received != 0 || s.checked) return damaged(link);
-    Status verdict;
-    if (!take_note(s, note, in.expected, in.payload, verdict)) return broken(link, refused(link.peer, verdict));
-    return took(s, {});
-  }
-  const auto come = s.pipe->come();
-  if (!come) return damaged(link);
-  if (come->size() < needed_to_read(s)) {
-    make_room(s);
-    return Taken::kNothing;
-  }
-  const std::size_t total = kHead + lines(in.payload.size());
-  if (!s.checked) {
-    // Copied before it is looked at: the other end could write there.
-    std::memcpy(s.recv_header.data(), come->data(), kHeader);
-    Where where;
-    std::memcpy(&where, come->data() + kHeader, sizeof where);
-    auto header = decode(s.recv_header);
-    const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
-    if (!verdict.ok()) return broken(link, refused(link.peer, verdict));
-    s.heard = header.value();
-    if (where.stamp != 0) {
-      return take_told(s, {where.extent, where.stamp, where.at}, {where.memory, where.number});
+bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
+  using Taken = FramePipe::Taken;
+  FramePipe& frames = *s.frames;
+  bool moved = false;
+  while (!s.recvs.empty() && budget > 0) {
+    const Incoming& in = s.recvs.front();
+    Link& link = at(s.link);
+    View view;
+    const Taken taken = frames.take(in, view);
+    if (taken == Taken::kTold) {
+      auto found = find_told(s, link, in);
+      if (!found) {
+        break_link(link, Status(Code::kPeerLost, "rank " + std::to_string(link.peer.value) +
+                                                     (frames.told().logged.known()
+                                                          ? " named a place in its log where no final lies of "
+                                                          : " named a place in memory that it does not lend, in ") +
+                                                     to_string(in.expected.round)));
+        return true;
+      }
+      view = std::move(*found);
+      frames.take_head();
     }
-    if (where.memory != 0) return take_told(s, {}, {where.memory, where.at});
-    s.checked = true;
-    const auto free = std::ranges::find(s.views, nullptr, &Held::payload);
-    s.whole = in.in_place && in.payload.size() >= kLeastInPlace && free != s.views.end() && s.pipe->can_hold(total);
+    if (taken == Taken::kRefused || taken == Taken::kDamaged) {
+      break_link(link, taken == Taken::kRefused
+                           ? refused(link.peer, frames.refusal())
+                           : Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
+                                                         " broke while receiving: " + kDamaged));
+      return true;
+    }
+    if (frames.pipe().must_wake_writer()) wake(s);
+    if (taken == Taken::kNothing) return moved;
+    moved = true;
+    if (taken == Taken::kPiece) continue;
+    budget = in.payload.size() >= kBigChunk ? 0 : budget - 1;
+    const Token token = in.token;
+    s.recvs.pop();
+    complete(token, Status(), view);
   }
-  if (s.whole) {
-    if (come->size() < total) return Taken::kNothing;
-    Held& held = *std::ranges::find(s.views, nullptr, &Held::payload);
-    held = {come->data() + kHead, come->data(), in.payload};
-    s.pipe->hold(total);
-    return took(s, {&held.payload});
-  }
-  // The payload that has come, in whole lines.
-  std::size_t n = s.received == 0 ? kHead : 0;
-  const std::size_t done = s.received + n - kHead;
-  const std::size_t piece = std::min({in.payload.size() - done, (come->size() - n) / kLine * kLine, kPieceBytes});
-  if (piece != 0) std::memcpy(in.payload.data() + done, come->data() + n, piece);
-  n += lines(piece);
-  s.pipe->take(n);
-  if (s.pipe->must_wake_writer()) wake(s);
-  s.received += n;
-  return done + piece == in.payload.size() ? took(s, {}) : Taken::kPiece;
+  return moved;
 }
 
-// Takes a frame whose head names a place instead of bringing its payload. The head is the next in the pipe.
-LinkTransport::Taken LinkTransport::take_told(Stream& s, const LogPlace& place, const MemoryPlace& lent) {
-  Incoming& in = s.recvs.front();
-  Link& link = at(s.link);
-  const bool logged = place.known();
-  auto view = logged ? find_logged(link, place, in) : find_lent(s, link, lent, in);
-  // A rank that cannot find the place beside the log reads the log.
-  if (view && logged && lent.known() && in.in_place) {
-    view->beside =
-        memory_ == nullptr ? nullptr : memory_->borrow_made(link.peer, lent.memory, lent.at, in.payload.size());
+void LinkTransport::release(LinkId id, const View& view) {
+  for (auto& s : at(id).streams) {
+    if (!s->frames || !s->frames->release(view)) continue;
+    if (s->frames->pipe().must_wake_writer()) wake(*s);
+    return;
   }
-  if (view && view->on_gpu && !in.in_place) view.reset();
-  if (view && !in.in_place) {
-    if (!in.payload.empty()) std::memcpy(in.payload.data(), view->there, in.payload.size());
-    view = view->stands() ? std::optional(View()) : std::nullopt;
-  }
-  if (!view) {
-    return broken(link, Status(Code::kPeerLost, "rank " + std::to_string(link.peer.value) +
-                                                    (logged ? " named a place in its log where no final lies of "
-                                                            : " named a place in memory that it does not lend, in ") +
-                                                    to_string(in.expected.round)));
-  }
-  s.pipe->take(kHead);
-  if (s.pipe->must_wake_writer()) wake(s);
-  return took(s, *view);
-}
-
-// The frame that is due has been taken.
-LinkTransport::Taken LinkTransport::took(Stream& s, const View& view) {
-  const Token token = s.recvs.front().token;
-  s.received = 0;
-  s.checked = s.whole = false;
-  s.recvs.pop();
-  complete(token, Status(), view);
-  return Taken::kFrame;
-}
-
-LinkTransport::Taken LinkTransport::broken(Link& link, const Status& why) {
-  break_link(link, why);
-  return Taken::kBroken;
-}
-
-LinkTransport::Taken LinkTransport::damaged(Link& link) {
-  return broken(link, Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
-                                                  " broke while receiving: " + kDamaged));
+  WARREN_UNREACHABLE("what is released was given");
 }
 
 bool LinkTransport::pump_send(Stream& s) {
-  if (s.pipe) return pump_send_pipe(s);
+  if (s.frames) return pump_send_pipe(s);
   bool moved = false;
   while (!s.sends.empty()) {
     Outgoing& out = s.sends.front();
@@ -597,7 +431,7 @@ bool LinkTransport::pump_send(Stream& s) {
 }
 
 bool LinkTransport::pump_recv(Stream& s, std::size_t budget) {
-  if (s.pipe) return pump_recv_pipe(s, budget);
+  if (s.frames) return pump_recv_pipe(s, budget);
   bool moved = false;
   while (!s.recvs.empty() && budget > 0) {
     Incoming& in = s.recvs.front();
@@ -645,17 +479,18 @@ bool LinkTransport::pump_recv(Stream& s, std::size_t budget) {
   return moved;
 }
 
-Transport::Now LinkTransport::send_now(LinkId id, FrameHeader& header, std::span<const std::byte> payload,
-                                       Token token) {
+FramesAtOnce::Now LinkTransport::send_now(LinkId id, FrameHeader& header, std::span<const std::byte> payload,
+                                          Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
   Stream& s = stream_of(link, link.frames_sent);
   if (!link.broken.ok() || s.fd < 0 || !s.sends.empty()) return Now::kPost;
   header.stream = s.index;
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  if (s.pipe) {
-    const Now now = send_now_piped(s, header, payload);
+  if (s.frames) {
+    const Now now = s.frames->send_now(header, payload);
     if (now != Now::kDone) return now;
+    if (s.frames->pipe().must_wake_reader()) wake(s);
   } else {
     // A copy: the caller's next frame may go to a pipe, whose headers have no sums.
     FrameHeader sealed = header;
@@ -677,41 +512,19 @@ Transport::Now LinkTransport::send_now(LinkId id, FrameHeader& header, std::span
   return Now::kDone;
 }
 
-Transport::Now LinkTransport::send_now_piped(Stream& s, const FrameHeader& header, std::span<const std::byte> payload) {
-  if (payload.size() <= kMostNoted && differ_in_number_alone(header, s.said)) {
-    if (const std::span<std::byte> note = s.pipe->note_room(); !note.empty()) {
-      const NoteHead head{header.round.sequence.value, header.message, header.payload_bytes};
-      std::memcpy(note.data(), &head, sizeof head);
-      if (!payload.empty()) std::memcpy(note.data() + sizeof head, payload.data(), payload.size());
-      s.pipe->put_note();
-      if (s.pipe->must_wake_reader()) wake(s);
-      return Now::kDone;
-    }
-  }
-  const auto room = s.pipe->room();
-  const std::size_t total = kHead + lines(payload.size());
-  if (!room || room->size() < total) return Now::kPost;
-  encode(header, room->first<kHeader>());
-  s.said = header;
-  constexpr Where kHere;
-  std::memcpy(room->data() + kHeader, &kHere, sizeof kHere);
-  if (!payload.empty()) std::memcpy(room->data() + kHead, payload.data(), payload.size());
-  s.pipe->put(total);
-  if (s.pipe->must_wake_reader()) wake(s);
-  return Now::kDone;
-}
-
-Transport::Now LinkTransport::recv_now(LinkId id, FrameHeader& expected, std::span<std::byte> payload) {
+FramesAtOnce::Now LinkTransport::recv_now(LinkId id, FrameHeader& expected, std::span<std::byte> payload) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
   Stream& s = stream_of(link, link.frames_received);
   if (!link.broken.ok() || s.fd < 0 || !s.recvs.empty()) return Now::kPost;
   expected.stream = s.index;
   expected.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  if (s.pipe) {
-    const Now now = recv_now_piped(s, expected, payload);
-    if (now == Now::kDone) link.frames_received++;
-    return now;
+  if (s.frames) {
+    const Now now = s.frames->recv_now(expected, payload);
+    if (now != Now::kDone) return now;
+    if (s.frames->pipe().must_wake_writer()) wake(s);
+    link.frames_received++;
+    return Now::kDone;
   }
   // Posted for as long as this takes. What has come of it by then stays where it is.
   s.recvs.push() = {expected, payload, false, 0};
@@ -730,64 +543,6 @@ Transport::Now LinkTransport::recv_now(LinkId id, FrameHeader& expected, std::sp
   return Now::kDone;
 }
 
-bool LinkTransport::take_note(Stream& s, std::span<const std::byte> note, const FrameHeader& expected,
-                              std::span<std::byte> payload, Status& verdict) {
-  // Copied before it is looked at: the other end could write there.
-  NoteHead head;
-  std::memcpy(&head, note.data(), sizeof head);
-  if (!differ_in_number_alone(s.heard, expected) || head.sequence != expected.round.sequence.value ||
-      head.message != expected.message || head.payload_bytes != expected.payload_bytes) {
-    // Headers that agree need not be equal.
-    FrameHeader stands_for = s.heard;
-    stands_for.round.sequence = Sequence(head.sequence);
-    stands_for.message = head.message;
-    stands_for.payload_bytes = head.payload_bytes;
-    verdict = match(expected, stands_for);
-    if (!verdict.ok()) return false;
-  }
-  if (payload.size() > kMostNoted) {
-    verdict = Status(Code::kCorrupt, "a note that is longer than notes are");
-    return false;
-  }
-  if (!payload.empty()) std::memcpy(payload.data(), note.data() + sizeof head, payload.size());
-  s.pipe->take_note();
-  return true;
-}
-
-Transport::Now LinkTransport::recv_now_piped(Stream& s, const FrameHeader& expected, std::span<std::byte> payload) {
-  if (const auto note = s.pipe->note(); !note.empty()) {
-    // Whoever posts hears what else it is.
-    Status verdict;
-    return take_note(s, note, expected, payload, verdict) ? Now::kDone : Now::kPost;
-  }
-  const auto come = s.pipe->come();
-  if (!come || s.received != 0 || s.checked) return Now::kPost;
-  if (come->size() < kHead) return Now::kLater;
-  std::array<std::byte, kHead> due{};
-  encode(expected, std::span(due).first<kHeader>());
-  const bool same = std::memcmp(come->data(), due.data(), kHead) == 0;
-  FrameHeader came = expected;
-  if (!same) {
-    // Copied before it is looked at: the other end could write there. Headers that agree need not be equal. Whoever
-    // posts hears what else it is, or where its payload lies.
-    std::memcpy(due.data(), come->data(), kHead);
-    constexpr Where kHere;
-    const auto header = decode(std::span<const std::byte, kHead>(due).first<kHeader>());
-    if (!header.ok() || !match(expected, header.value()).ok() ||
-        std::memcmp(due.data() + kHeader, &kHere, sizeof kHere) != 0) {
-      return Now::kPost;
-    }
-    came = header.value();
-  }
-  const std::size_t total = kHead + lines(payload.size());
-  if (come->size() < total) return Now::kLater;
-  s.heard = came;
-  if (!payload.empty()) std::memcpy(payload.data(), come->data() + kHead, payload.size());
-  s.pipe->take(total);
-  if (s.pipe->must_wake_writer()) wake(s);
-  return Now::kDone;
-}
-
 std::size_t LinkTransport::poll(std::span<Completion> out) {
   if (completed_.empty()) {
     for (std::size_t i = 0; i < active_.size() && completed_.size() < out.size(); i++) {
@@ -797,7 +552,7 @@ std::size_t LinkTransport::poll(std::span<Completion> out) {
         bool moved = !s.sends.empty() && pump_send(s);
         moved = (!s.recvs.empty() && pump_recv(s, out.size())) || moved;
         // Somebody sleeps for what was due before.
-        if (sleepers_ > 0 && moved && !s.pipe && !s.recvs.empty()) wake_late(s);
+        if (sleepers_ > 0 && moved && !s.frames && !s.recvs.empty()) wake_late(s);
         if (!moved && !s.ended.empty()) {
           Link& link = at(s.link);
           break_link(link, Status(Code::kPeerLost,
@@ -835,20 +590,20 @@ void LinkTransport::collect_pollfds(std::vector<pollfd>& out) {
   sleepers_++;
   bool pipes = false;
   for (Stream* s : active_) {
-    if (s->fd < 0 || !s->pipe) continue;
+    if (s->fd < 0 || !s->frames) continue;
     pipes = s->slept = true;
-    if (!s->recvs.empty()) s->pipe->will_wait_to_read();
-    if (!s->sends.empty()) s->pipe->will_wait_to_write();
+    if (!s->recvs.empty()) s->frames->pipe().will_wait_to_read();
+    if (!s->sends.empty()) s->frames->pipe().will_wait_to_write();
   }
   if (pipes) fence_pipes();
   for (Stream* s : active_) {
     if (s->fd < 0) continue;
     short events = 0;
-    if (s->pipe) {
+    if (s->frames) {
       events = POLLIN;
       // What can go on at once is not waited for: a socket that takes bytes, as this one does, ends the wait.
-      if (!s->recvs.empty() && s->pipe->can_read(needed_to_read(*s))) events |= POLLOUT;
-      if (!s->sends.empty() && s->pipe->can_write(needed_to_write(*s))) events |= POLLOUT;
+      if (!s->recvs.empty() && s->frames->can_take(s->recvs.front())) events |= POLLOUT;
+      if (!s->sends.empty() && s->frames->can_put()) events |= POLLOUT;
       out.push_back({s->fd, events, 0});
       continue;
     }
@@ -865,7 +620,7 @@ void LinkTransport::close_all() {
   for (auto& link : links_) {
     for (auto& s : link->streams) {
       // Whoever still reads what was lent must see it before anything of it changes.
-      if (s->pipe) s->pipe->take_back();
+      if (s->frames) s->frames->pipe().take_back();
       if (s->fd >= 0) ::close(s->fd);
     }
   }

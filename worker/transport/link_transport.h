@@ -1,5 +1,5 @@
 // Frames over connections: one or several a link, chunks striped over them in turn. Within a host a connection has a
-// pipe of shared memory (worker/transport/host_pipe.h), which carries the bytes; its socket then wakes who sleeps, and
+// pipe of shared memory (worker/transport/frame_pipe.h), which carries the bytes; its socket then wakes who sleeps, and
 // tells that the other end has gone.
 //
 // Connections are made and authenticated elsewhere (worker/transport/connector.h) and handed over by adopt(). All
@@ -7,9 +7,7 @@
 // writes, EINTR and closed peers are expected.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,14 +17,16 @@
 #include <utility>
 #include <vector>
 
+#include "worker/transport/frame_pipe.h"
 #include "worker/transport/host_memory.h"
 #include "worker/transport/host_pipe.h"
+#include "worker/transport/posted_frame.h"
 #include "worker/transport/ring_queue.h"
-#include "worker/transport/transport.h"
+#include "worker/transport/round_transport.h"
 
 namespace warren::worker {
 
-class LinkTransport final : public Transport {
+class LinkTransport final : public RoundTransport {
  public:
   // Called (under the owner's lock) when a link is used for the first time and has to be connected or accepted.
   using WantLink = std::function<void(GroupId, Rank)>;
@@ -55,13 +55,8 @@ class LinkTransport final : public Transport {
   void fail_link(GroupId group, Rank peer, const Status& why);
 
   LinkId link(GroupId group, Rank peer) override;
-  void post_send(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) override;
+  void post_send(LinkId link, const FrameHeader& header, const Payload& payload, Token token) override;
   void post_recv(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) override;
-  void post_send_logged(LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
-                        const LogPlace& place, Token token) override;
-  void post_send_made(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
-                      const MadeOnGpu& made, Token token) override;
-  void post_send_lent(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) override;
   [[nodiscard]] bool lends(GroupId group, Rank peer, const std::byte* at) const override;
   void post_recv_in_place(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) override;
   void release(LinkId link, const View& view) override;
@@ -77,44 +72,22 @@ class LinkTransport final : public Transport {
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
 
  private:
-  struct Outgoing {
-    FrameHeader header;
-    std::span<const std::byte> payload;
-    LogPlace place;    // known: it is told instead of the payload
-    MemoryPlace lent;  // likewise; or what is told beside `place`
-    Token token = 0;
-  };
-  struct Incoming {
-    FrameHeader expected;
-    std::span<std::byte> payload;
-    bool in_place = false;
-    Token token = 0;
-  };
-  // A frame that is read where it lies.
-  struct Held {
-    const std::byte* payload = nullptr;  // null: free
-    const std::byte* frame = nullptr;    // in the pipe; null: the payload was moved to the buffer
-    std::span<std::byte> buffer;         // that was posted
-  };
   struct Stream {
     int fd = -1;
-    int wakes_at = 1;  // bytes: SO_RCVLOWAT
-    std::unique_ptr<HostPipe> pipe;
-    bool slept = false;  // with a pipe: the socket may have bytes that say "wake up", or its end
-    std::string ended;   // with a pipe: how; what has come before is still to be read
+    int wakes_at = 1;                   // bytes: SO_RCVLOWAT
+    std::unique_ptr<FramePipe> frames;  // null: the socket carries them
+    // With a pipe.
+    bool slept = false;  // the socket may have bytes that say "wake up", or its end
+    std::string ended;   // how; what has come before is still to be read
     std::uint16_t index = 0;
     LinkId link = 0;
     bool active = false;  // listed in active_
     RingQueue<Outgoing> sends;
     RingQueue<Incoming> recvs;
-    std::size_t sent = 0;      // of the frame in front, header included, in a pipe padding too
+    // Without a pipe.
+    std::size_t sent = 0;      // of the frame in front, header included
     std::size_t received = 0;  // likewise
     FrameBytes send_header{}, recv_header{};
-    // With a pipe. Of the newest frame whose header went through the ring, or came: notes refer to it.
-    FrameHeader said, heard;
-    bool checked = false;  // the header of the frame in front is what was due
-    bool whole = false;    // and its payload is read where it lies
-    std::array<Held, 16> views;
   };
   struct Link {
     GroupId group;
@@ -144,11 +117,6 @@ class LinkTransport final : public Transport {
   void wake(Stream& stream);
   // After pipes have been told that this end will wait.
   void fence_pipes();
-  // Where nothing more can come because of what is held: moves that to the buffers that were posted.
-  void make_room(Stream& stream);
-  // Bytes that must have come through the pipe, or must find room in it, before something can move.
-  [[nodiscard]] static std::size_t needed_to_read(Stream& stream);
-  [[nodiscard]] static std::size_t needed_to_write(const Stream& stream);
   // After a sleep on a connection with a pipe.
   void hear(Stream& stream);
   // Both return whether something moved.
@@ -156,23 +124,13 @@ class LinkTransport final : public Transport {
   bool pump_recv(Stream& stream, std::size_t budget);
   bool pump_send_pipe(Stream& stream);
   bool pump_recv_pipe(Stream& stream, std::size_t budget);
-  // Progress of one step of receiving through a pipe.
-  enum class Taken : std::uint8_t { kNothing, kPiece, kFrame, kBroken };
-  Taken take_from_pipe(Stream& stream);
-  Taken take_told(Stream& stream, const LogPlace& place, const MemoryPlace& lent);
-  Taken took(Stream& stream, const View& view);
-  Taken broken(Link& link, const Status& why);
-  Taken damaged(Link& link);
-  // A frame that has come as a note; true if it was the one that is due, whose payload has been taken.
-  static bool take_note(Stream& stream, std::span<const std::byte> note, const FrameHeader& expected,
-                        std::span<std::byte> payload, Status& verdict);
-  Now send_now_piped(Stream& stream, const FrameHeader& header, std::span<const std::byte> payload);
-  Now recv_now_piped(Stream& stream, const FrameHeader& expected, std::span<std::byte> payload);
-  void post(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
-            const MemoryPlace& lent, Token token);
+  // The payload of the frame in front, whose sender has told its place; nullopt: it is not there.
+  [[nodiscard]] std::optional<View> find_told(const Stream& stream, Link& link, const Incoming& in) const;
+  // A place in memory of this life that the peer is told instead of the payload, or beside its place in the log.
+  [[nodiscard]] MemoryPlace place_told(Rank peer, const Payload& payload) const;
   void expect(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, bool in_place, Token token);
   // The payload of a frame that names a place in the peer's log.
-  [[nodiscard]] std::optional<View> find_logged(Link& link, const LogPlace& place, const Incoming& in);
+  [[nodiscard]] std::optional<View> find_logged(Link& link, const LogPlace& place, const Incoming& in) const;
   // Of one that names a place in memory that the peer lends.
   [[nodiscard]] std::optional<View> find_lent(const Stream& stream, const Link& link, const MemoryPlace& place,
                                               const Incoming& in) const;

@@ -55,7 +55,7 @@ class InPlace : public ::testing::Test {
   std::unique_ptr<PreparedSchedule> prepared_;
   Scripted transport_;
   ScriptedLog log_;
-  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1)}, 0, nullptr};
+  Executor executor_{transport_, &transport_, kWorldGroup, {Rank(0), Rank(1)}, 0, nullptr};
   std::vector<std::int64_t> input_ = std::vector<std::int64_t>(kCount), theirs_ = input_, output_ = input_;
 };
 
@@ -162,7 +162,7 @@ TEST(Executor, NothingIsPublishedFromALogThatWasUsedAgain) {
   const PreparedSchedule prepared(schedule::make(request).value());
   Scripted transport;
   ScriptedLog log;
-  Executor executor(transport, kWorldGroup, {Rank(0), Rank(1)}, 0, nullptr);
+  Executor executor(transport, &transport, kWorldGroup, {Rank(0), Rank(1)}, 0, nullptr);
   const std::vector<std::int64_t> input(kCount), other_use(kCount, -1);
   Round round;
   round.schedule = &prepared;
@@ -250,7 +250,7 @@ class Arriving : public ::testing::Test {
   std::unique_ptr<PreparedSchedule> prepared_;
   std::vector<InputPiece> pieces_;
   Round round_;
-  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1)}, 0, nullptr};
+  Executor executor_{transport_, &transport_, kWorldGroup, {Rank(0), Rank(1)}, 0, nullptr};
   std::vector<std::int64_t> input_ = std::vector<std::int64_t>(kCount, -1), theirs_ = input_, output_ = input_;
 };
 
@@ -395,7 +395,7 @@ class Owner : public ::testing::TestWithParam<bool> {
   Scripted transport_;
   ScriptedLog log_;
   Bringer landing_;
-  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
+  Executor executor_{transport_, &transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
   std::uint64_t left_ = 0;
   std::vector<std::int64_t> inputs_[3] = {{}, std::vector<std::int64_t>(kCount), std::vector<std::int64_t>(kCount)};
   std::vector<std::int64_t> buffer_ = std::vector<std::int64_t>(kCount), before_;

@@ -108,7 +108,7 @@ class OwnerOnGpu : public OnGpu, public ::testing::WithParamInterface<bool> {
     return done;
   }
 
-  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
+  Executor executor_{transport_, &transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
   std::vector<std::int64_t> on_cpu_ = std::vector<std::int64_t>(kCount);
   std::vector<std::int64_t> made_ = std::vector<std::int64_t>(kPart, 7);
   std::vector<std::int64_t> output_ = std::vector<std::int64_t>(3 * kPart, -1);
@@ -300,7 +300,7 @@ class LeaderOnGpu : public OnGpu {
     return done;
   }
 
-  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2), Rank(3)}, 0, nullptr};
+  Executor executor_{transport_, &transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2), Rank(3)}, 0, nullptr};
   std::vector<std::byte> made_ = std::vector<std::byte>(kPartials, std::byte{7});
   std::vector<std::byte> output_ = std::vector<std::byte>(4 * kValues, std::byte{0xff});
 };
@@ -314,7 +314,7 @@ class PartOnGpu : public OnGpu {
     begin_round(DataType::kI64, {0, 0, 0}, reinterpret_cast<std::byte*>(output_.data()));
     executor_.start(round_);
   }
-  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
+  Executor executor_{transport_, &transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
   const std::vector<std::int64_t> made_ = std::vector<std::int64_t>(kPart, 7);
   std::vector<std::int64_t> output_;
 };
@@ -411,7 +411,7 @@ class HandsOnGpu : public OnGpu {
     std::ranges::sort(peers);
     return peers;
   }
-  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2), Rank(3)}, 0, nullptr};
+  Executor executor_{transport_, &transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2), Rank(3)}, 0, nullptr};
   const std::vector<std::int64_t> own_ = std::vector<std::int64_t>(kPart, 8);
   std::vector<std::int64_t> output_ = std::vector<std::int64_t>(4 * kPart, -1);
 };

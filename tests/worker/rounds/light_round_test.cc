@@ -107,8 +107,8 @@ class Root : public ::testing::Test {
   Round round_;
   Log log_;
   testing::LightTransport transport_;
-  Executor executor_{transport_, kWorldGroup, members_, 6, nullptr};
-  LightRound light_{transport_, executor_, kWorldGroup, members_, 6, nullptr};
+  Executor executor_{transport_, nullptr, kWorldGroup, members_, 6, nullptr};
+  LightRound light_{transport_, transport_, executor_, kWorldGroup, members_, 6, nullptr};
 };
 
 TEST_F(Root, RunsToItsEndAsMessagesCome) {

@@ -36,7 +36,8 @@ TEST(Point, AMessageThatLeavesInPartOutlivesItsBuffer) {
   testing::LightTransport transport;
   RoundBoard board;
   board.open_links(2);
-  PointChannels points(transport, kWorldGroup, 0, {Rank(0), Rank(1)}, 0, 1, 4096, nullptr, Version(1), board);
+  PointChannels points(transport, transport, kWorldGroup, 0, {Rank(0), Rank(1)}, 0, 1, 4096, nullptr, Version(1),
+                       board);
   points.open(Generation(1), Timeline(0), false);
   std::vector<std::int32_t> out = {1, 2};
   EXPECT_FALSE(points.run_at_once(send_of(out), 0)) << "no link is there";

@@ -41,25 +41,18 @@ struct SlowDisk final : Durable {
 };
 
 // Counts what is told by its place in a log, and what was sent at once.
-class Told : public Transport {
+class Told : public RoundTransport {
  public:
-  explicit Told(Transport& to) : to_(to) {}
+  explicit Told(RoundTransport& to) : to_(to) {}
   [[nodiscard]] std::size_t places() const { return places_; }
 
   LinkId link(GroupId group, Rank peer) override { return to_.link(group, peer); }
-  void post_send(LinkId l, const FrameHeader& h, std::span<const std::byte> p, Token t) override {
+  void post_send(LinkId l, const FrameHeader& h, const Payload& p, Token t) override {
+    places_ += p.logged.known() ? 1 : 0;
     to_.post_send(l, h, p, t);
   }
   void post_recv(LinkId l, const FrameHeader& h, std::span<std::byte> p, Token t) override {
     to_.post_recv(l, h, p, t);
-  }
-  void post_send_logged(LinkId l, const FrameHeader& h, std::span<const std::byte> p, const LogPlace& place,
-                        Token t) override {
-    places_++;
-    to_.post_send_logged(l, h, p, place, t);
-  }
-  void post_send_lent(LinkId l, const FrameHeader& h, std::span<const std::byte> p, Token t) override {
-    to_.post_send_lent(l, h, p, t);
   }
   [[nodiscard]] bool lends(GroupId group, Rank peer, const std::byte* at) const override {
     return to_.lends(group, peer, at);
@@ -83,7 +76,7 @@ class Told : public Transport {
   void close_all() override { to_.close_all(); }
 
  private:
-  Transport& to_;
+  RoundTransport& to_;
   std::size_t places_ = 0, nows_ = 0;
 };
 

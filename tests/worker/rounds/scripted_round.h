@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "worker/rounds/executor.h"
+#include "worker/transport/round_transport.h"
 
 namespace warren::worker {
 
 inline constexpr std::uint64_t kCount = 64;
 
 // Takes everything, and completes what the test says.
-class Scripted final : public Transport {
+class Scripted final : public RoundTransport {
  public:
   struct Receive {
     std::span<std::byte> payload;
@@ -25,21 +26,17 @@ class Scripted final : public Transport {
     Token token = 0;
   };
   LinkId link(GroupId, Rank) override { return 0; }
-  void post_send(LinkId, const FrameHeader&, std::span<const std::byte> payload, Token token) override {
+  void post_send(LinkId, const FrameHeader&, const Payload& payload, Token token) override {
     sends.push_back(token);
-    places.emplace_back();
-    plain[token] = payload;
-  }
-  void post_send_logged(LinkId, const FrameHeader&, std::span<const std::byte> payload, const LogPlace& place,
-                        Token token) override {
-    sends.push_back(token);
-    places.push_back(place);
-    logged.push_back(payload);
-  }
-  void post_send_lent(LinkId, const FrameHeader&, std::span<const std::byte> payload, Token token) override {
-    sends.push_back(token);
-    places.emplace_back();
-    lent.push_back(payload);
+    places.push_back(payload.logged);
+    if (payload.logged.known()) {
+      logged.push_back(payload.bytes);
+    } else if (payload.lent) {
+      lent.push_back(payload.bytes);
+    } else {
+      plain[token] = payload.bytes;
+    }
+    if (payload.made.at != nullptr) numbers.push_back(payload.made.number);
   }
   void post_recv(LinkId, const FrameHeader&, std::span<std::byte> payload, Token token) override {
     receives.push_back({payload, false, token});
@@ -48,16 +45,13 @@ class Scripted final : public Transport {
     receives.push_back({payload, true, token});
   }
   void release(LinkId, const View& view) override { released.push_back(view.held); }
+  [[nodiscard]] bool lends(GroupId, Rank, const std::byte*) const override { return false; }
+  Now send_now(LinkId, FrameHeader&, std::span<const std::byte>, Token) override { return Now::kPost; }
+  Now recv_now(LinkId, FrameHeader&, std::span<std::byte>) override { return Now::kPost; }
   void move_payloads(LinkId, Token, std::span<const std::byte>, const std::byte*) override {}
   std::size_t poll(std::span<Completion>) override { return 0; }
   void collect_pollfds(std::vector<pollfd>&) override {}
   void close_all() override {}
-
-  void post_send_made(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
-                      const MadeOnGpu& made, Token token) override {
-    post_send_logged(link, header, payload, place, token);
-    if (made.at != nullptr) numbers.push_back(made.number);
-  }
 
   std::vector<Token> sends;
   std::vector<std::uint64_t> numbers;  // of what is on the GPU, too

@@ -309,7 +309,7 @@ TEST_P(RelayTest, FramesOfALinkGoByWayOfSeveral) {
   const LinkId to = low.link(kWorldGroup, Rank(1)), from = high.link(kWorldGroup, Rank(0));
   for (std::uint32_t m = 0; m < kFrames; m++) {
     high.post_recv(from, header(m), std::span(got).subspan(m * kBytes, kBytes), m);
-    low.post_send(to, header(m), std::span(sent).subspan(m * kBytes, kBytes), m);
+    low.post_send(to, header(m), {std::span(sent).subspan(m * kBytes, kBytes)}, m);
   }
   std::uint32_t completed = 0;
   Status status;

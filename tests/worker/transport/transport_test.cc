@@ -61,7 +61,7 @@ class OneEnd : public ::testing::Test {
     int fds[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     EXPECT_TRUE(sender.adopt(Generation(1), kWorldGroup, Rank(0), 0, fds[0]).ok());
-    sender.post_send(sender.link(kWorldGroup, Rank(0)), h, payload, 1);
+    sender.post_send(sender.link(kWorldGroup, Rank(0)), h, {payload}, 1);
     std::vector<std::byte> bytes(FrameHeader::kWireBytes + payload.size());
     EXPECT_EQ(::recv(fds[1], bytes.data(), bytes.size(), MSG_WAITALL), static_cast<ssize_t>(bytes.size()));
     ::close(fds[1]);
@@ -228,13 +228,13 @@ TEST_F(OneEnd, APeerThatClosesInTheMiddleOfAFrame) {
   EXPECT_EQ(next().status.code(), Code::kPeerLost);
   EXPECT_EQ(next().token, 6u);
   // Posts on the broken link fail at once; sending raises no signal.
-  transport_.post_send(link_, header(), payload_, 7);
+  transport_.post_send(link_, header(), {payload_}, 7);
   EXPECT_EQ(next().status.code(), Code::kPeerLost);
 }
 
 TEST_F(OneEnd, SendingToAClosedPeerIsAnErrorNotASignal) {
   ::close(std::exchange(peer_[0], -1));
-  transport_.post_send(link_, header(), payload_, 7);
+  transport_.post_send(link_, header(), {payload_}, 7);
   EXPECT_EQ(next().status.code(), Code::kPeerLost);
 }
 
@@ -242,7 +242,7 @@ TEST_F(OneEnd, ChunksAreStripedOverTheStreams) {
   for (const int fd : peer_) ::close(fd);
   peer_.clear();
   open(3, true);
-  for (std::uint32_t m = 0; m < 6; m++) transport_.post_send(link_, header(m), payload_, m);
+  for (std::uint32_t m = 0; m < 6; m++) transport_.post_send(link_, header(m), {payload_}, m);
   for (int i = 0; i < 6; i++) EXPECT_TRUE(next().status.ok());
   for (std::size_t s = 0; s < 3; s++) {
     for (std::uint32_t m = 0; m < 2; m++) {
@@ -272,7 +272,7 @@ TEST_F(OneEnd, LinksMayDifferInTheirStreams) {
   // All frames go there.
   link_ = transport_.link(kWorldGroup, Rank(1));
   for (std::uint32_t m = 0; m < 4; m++) {
-    transport_.post_send(link_, header(m), payload_, m);
+    transport_.post_send(link_, header(m), {payload_}, m);
     EXPECT_TRUE(next().status.ok());
   }
 }
@@ -290,13 +290,13 @@ TEST_F(OneEnd, AdoptRefusesWhatIsNotOfThisGeneration) {
 
 TEST_F(OneEnd, AFrameThatIsLookedForMayComeInPiecesOfOneByte) {
   FrameHeader due = header();
-  EXPECT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kLater);
+  EXPECT_EQ(transport_.recv_now(link_, due, buffer_), FramesAtOnce::Now::kLater);
   const auto bytes = frame(header(), payload_);
   for (const std::byte& byte : bytes) {
-    EXPECT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kLater);
+    EXPECT_EQ(transport_.recv_now(link_, due, buffer_), FramesAtOnce::Now::kLater);
     deliver(std::span(&byte, 1));
   }
-  EXPECT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kDone);
+  EXPECT_EQ(transport_.recv_now(link_, due, buffer_), FramesAtOnce::Now::kDone);
   EXPECT_EQ(buffer_, payload_);
   EXPECT_TRUE(nothing_completes());
 }
@@ -307,10 +307,10 @@ TEST_F(OneEnd, WhoPostsGoesOnWithAFrameThatWasLookedFor) {
     FrameHeader due = header();
     std::ranges::fill(buffer_, std::byte{});
     deliver(std::span(bytes).first(cut));
-    ASSERT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kLater);
+    ASSERT_EQ(transport_.recv_now(link_, due, buffer_), FramesAtOnce::Now::kLater);
     transport_.post_recv(link_, header(), buffer_, 5);
     // While it is posted nobody else looks.
-    ASSERT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kPost);
+    ASSERT_EQ(transport_.recv_now(link_, due, buffer_), FramesAtOnce::Now::kPost);
     deliver(std::span(bytes).subspan(cut));
     const Completion c = next();
     ASSERT_EQ(c.token, 5u);
@@ -327,11 +327,11 @@ TEST_F(OneEnd, WhatIsNotDueIsNotTaken) {
     open(1, true);
     deliver(bytes);
     FrameHeader due = header();
-    EXPECT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kPost);
+    EXPECT_EQ(transport_.recv_now(link_, due, buffer_), FramesAtOnce::Now::kPost);
     EXPECT_TRUE(nothing_completes());
     transport_.post_recv(link_, header(), buffer_, 5);
     EXPECT_EQ(next().status.code(), code);
-    EXPECT_EQ(transport_.send_now(link_, due, payload_, 6), Transport::Now::kPost);
+    EXPECT_EQ(transport_.send_now(link_, due, payload_, 6), FramesAtOnce::Now::kPost);
   };
   const auto good = frame(header(), payload_);
   for (std::size_t bit = 0; bit < good.size() * 8; bit += 5) {
@@ -350,8 +350,8 @@ TEST_F(OneEnd, WhatIsNotDueIsNotTaken) {
 TEST_F(OneEnd, WhatDoesNotFitIntoASocketIsUnderWay) {
   std::vector<std::byte> large(std::size_t{1} << 20, std::byte{3});
   FrameHeader out = header();
-  ASSERT_EQ(transport_.send_now(link_, out, large, 9), Transport::Now::kPosted);
-  EXPECT_EQ(transport_.send_now(link_, out, payload_, 10), Transport::Now::kPost);
+  ASSERT_EQ(transport_.send_now(link_, out, large, 9), FramesAtOnce::Now::kPosted);
+  EXPECT_EQ(transport_.send_now(link_, out, payload_, 10), FramesAtOnce::Now::kPost);
   std::vector<std::byte> got(FrameHeader::kWireBytes + large.size());
   std::size_t n = 0;
   Completion c[1];
@@ -365,7 +365,7 @@ TEST_F(OneEnd, WhatDoesNotFitIntoASocketIsUnderWay) {
   ASSERT_EQ(completed, 1u);
   EXPECT_EQ(c[0].token, 9u);
   EXPECT_TRUE(std::equal(large.begin(), large.end(), got.begin() + FrameHeader::kWireBytes));
-  EXPECT_EQ(transport_.send_now(link_, out, payload_, 11), Transport::Now::kDone);
+  EXPECT_EQ(transport_.send_now(link_, out, payload_, 11), FramesAtOnce::Now::kDone);
 }
 
 // Its sender's buffer goes when part of the frame has left.
@@ -373,8 +373,8 @@ TEST_F(OneEnd, AFrameThatIsUnderWayGoesOnFromOtherMemory) {
   std::vector<std::byte> large(std::size_t{1} << 20);
   for (std::size_t i = 0; i < large.size(); i++) large[i] = static_cast<std::byte>(i * 7 + i / 256);
   const std::vector<std::byte> copy = large;
-  transport_.post_send(link_, header(), std::span(large).subspan(16), 9);
-  transport_.post_send(link_, header(), payload_, 10);  // lies elsewhere, and stays
+  transport_.post_send(link_, header(), {std::span(large).subspan(16)}, 9);
+  transport_.post_send(link_, header(), {payload_}, 10);  // lies elsewhere, and stays
   Completion c[2];
   ASSERT_EQ(transport_.poll(c), 0u);
   transport_.move_payloads(link_, 9, large, copy.data());
@@ -396,8 +396,8 @@ TEST_F(OneEnd, AFrameThatIsUnderWayGoesOnFromOtherMemory) {
 // It outlives the copy that the first one goes on from.
 TEST_F(OneEnd, AnotherFrameOfTheSameMemoryStaysThere) {
   std::vector<std::byte> large(std::size_t{1} << 20, std::byte{3});
-  transport_.post_send(link_, header(), large, 9);
-  transport_.post_send(link_, header(), std::span(large).first(100), 10);
+  transport_.post_send(link_, header(), {large}, 9);
+  transport_.post_send(link_, header(), {std::span(large).first(100)}, 10);
   Completion c[2];
   ASSERT_EQ(transport_.poll(c), 0u);
   const std::vector<std::byte> copy(large.size(), std::byte{7});
@@ -418,10 +418,10 @@ TEST_F(OneEnd, AnotherFrameOfTheSameMemoryStaysThere) {
 TEST_F(OneEnd, AtOnceOrNotAtAllWhereTheLinkIsNotUpOrItsPeerGone) {
   FrameHeader h = header();
   const LinkId other = transport_.link(kWorldGroup, Rank(2));
-  EXPECT_EQ(transport_.send_now(other, h, payload_, 1), Transport::Now::kPost);
-  EXPECT_EQ(transport_.recv_now(other, h, buffer_), Transport::Now::kPost);
+  EXPECT_EQ(transport_.send_now(other, h, payload_, 1), FramesAtOnce::Now::kPost);
+  EXPECT_EQ(transport_.recv_now(other, h, buffer_), FramesAtOnce::Now::kPost);
   ::close(std::exchange(peer_[0], -1));
-  EXPECT_EQ(transport_.recv_now(link_, h, buffer_), Transport::Now::kPost);
+  EXPECT_EQ(transport_.recv_now(link_, h, buffer_), FramesAtOnce::Now::kPost);
   EXPECT_TRUE(nothing_completes());
   transport_.post_recv(link_, header(), buffer_, 5);
   EXPECT_EQ(next().status.code(), Code::kPeerLost);
@@ -434,9 +434,9 @@ TEST_F(OneEnd, SmallFramesAreStripedAsPostedOnesAre) {
   for (std::uint32_t m = 0; m < 7; m++) {
     FrameHeader h = header(m);
     if (m % 2 == 0) {
-      ASSERT_EQ(transport_.send_now(link_, h, payload_, 1), Transport::Now::kDone);
+      ASSERT_EQ(transport_.send_now(link_, h, payload_, 1), FramesAtOnce::Now::kDone);
     } else {
-      transport_.post_send(link_, h, payload_, 1);
+      transport_.post_send(link_, h, {payload_}, 1);
       EXPECT_TRUE(next().status.ok());
     }
     std::vector<std::byte> got(FrameHeader::kWireBytes + payload_.size());
@@ -580,14 +580,14 @@ TEST_F(Piped, SleepersAreWokenByTheOtherEnd) {
       const std::size_t n = i % 100 == 0 ? mine.size() : 16, m = i % 100 == 0 ? theirs.size() : 16;
       mine[0] = static_cast<std::byte>(i);
       end_[e].post_recv(link_[e], header(i), std::span(theirs).first(m), 2);
-      if (e == 0) end_[e].post_send(link_[e], header(i), std::span(mine).first(n), 1);
+      if (e == 0) end_[e].post_send(link_[e], header(i), {std::span(mine).first(n)}, 1);
       // One end answers the other.
       for (int done = 0; done < 2; done++) {
         const Completion c = next(end_[e]);
         ASSERT_TRUE(c.status.ok()) << c.status.describe();
         if (c.token != 2) continue;
         ASSERT_EQ(theirs[0], static_cast<std::byte>(i));
-        if (e == 1) end_[e].post_send(link_[e], header(i), std::span(mine).first(n), 1);
+        if (e == 1) end_[e].post_send(link_[e], header(i), {std::span(mine).first(n)}, 1);
       }
     }
   };
@@ -605,19 +605,19 @@ TEST_F(Piped, FramesAtOnceKeepTheirOrderWithPostedOnes) {
     const auto send = [&](std::uint32_t i) {
       FrameHeader h = header(i);
       mine[0] = static_cast<std::byte>(i), mine[99] = static_cast<std::byte>(i >> 8);
-      if (i % 7 != 0 && t.send_now(link_[e], h, mine, 1) == Transport::Now::kDone) return;
-      t.post_send(link_[e], header(i), mine, 1);
+      if (i % 7 != 0 && t.send_now(link_[e], h, mine, 1) == FramesAtOnce::Now::kDone) return;
+      t.post_send(link_[e], header(i), {mine}, 1);
       ASSERT_EQ(next(t).token, 1u);
     };
     for (std::uint32_t i = 0; i < kRounds; i++) {
       if (e == 0) send(i);
       FrameHeader due = header(i);
-      auto came = Transport::Now::kLater;
-      for (int looks = 0; looks < 100 && came == Transport::Now::kLater; looks++) {
+      auto came = FramesAtOnce::Now::kLater;
+      for (int looks = 0; looks < 100 && came == FramesAtOnce::Now::kLater; looks++) {
         came = t.recv_now(link_[e], due, theirs);
         std::this_thread::yield();
       }
-      if (came != Transport::Now::kDone) {
+      if (came != FramesAtOnce::Now::kDone) {
         t.post_recv(link_[e], header(i), theirs, 2);
         const Completion c = next(t);
         ASSERT_TRUE(c.status.ok()) << c.status.describe();
@@ -636,18 +636,18 @@ TEST_F(Piped, FramesAtOnceKeepTheirOrderWithPostedOnes) {
 TEST_F(Piped, WhatIsNotDueStaysForWhoPosts) {
   std::vector<std::byte> bytes(100, std::byte{5}), got(100);
   FrameHeader sent = header(0), due = header(0);
-  EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kLater);
+  EXPECT_EQ(end_[1].recv_now(link_[1], due, got), FramesAtOnce::Now::kLater);
   // Another site is as good, as long as sites are not compared.
   sent.fingerprint.site = 17;
-  ASSERT_EQ(end_[0].send_now(link_[0], sent, bytes, 1), Transport::Now::kDone);
-  EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kDone);
+  ASSERT_EQ(end_[0].send_now(link_[0], sent, bytes, 1), FramesAtOnce::Now::kDone);
+  EXPECT_EQ(end_[1].recv_now(link_[1], due, got), FramesAtOnce::Now::kDone);
   EXPECT_EQ(got, bytes);
   const auto refused = [&](FrameHeader wrong, std::size_t size, Code code) {
     connect();
-    ASSERT_EQ(end_[0].send_now(link_[0], wrong, std::span(bytes).first(size), 1), Transport::Now::kDone);
+    ASSERT_EQ(end_[0].send_now(link_[0], wrong, std::span(bytes).first(size), 1), FramesAtOnce::Now::kDone);
     got.assign(100, std::byte{});
     due = header(0);
-    EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kPost);
+    EXPECT_EQ(end_[1].recv_now(link_[1], due, got), FramesAtOnce::Now::kPost);
     EXPECT_EQ(got, std::vector<std::byte>(100));
     end_[1].post_recv(link_[1], header(0), got, 2);
     EXPECT_EQ(next(end_[1]).status.code(), code);
@@ -674,18 +674,18 @@ TEST_F(Piped, WhatRepeatsAHeaderIsCheckedAsWell) {
     connect();
     for (const bool first : {true, false}) {
       FrameHeader h = of(1, first ? 0 : 1, sent.fingerprint.site), d = of(1, first ? 0 : 1, 0);
-      ASSERT_EQ(end_[0].send_now(link_[0], h, bytes, 1), Transport::Now::kDone);
-      ASSERT_EQ(end_[1].recv_now(link_[1], d, got), Transport::Now::kDone);
+      ASSERT_EQ(end_[0].send_now(link_[0], h, bytes, 1), FramesAtOnce::Now::kDone);
+      ASSERT_EQ(end_[1].recv_now(link_[1], d, got), FramesAtOnce::Now::kDone);
     }
     bytes[7] = std::byte{8};
     got.assign(100, std::byte{});
-    ASSERT_EQ(end_[0].send_now(link_[0], sent, std::span(bytes).first(size), 1), Transport::Now::kDone);
+    ASSERT_EQ(end_[0].send_now(link_[0], sent, std::span(bytes).first(size), 1), FramesAtOnce::Now::kDone);
     if (code == Code::kOk) {
-      EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kDone);
+      EXPECT_EQ(end_[1].recv_now(link_[1], due, got), FramesAtOnce::Now::kDone);
       EXPECT_EQ(got, bytes);
       return;
     }
-    EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kPost);
+    EXPECT_EQ(end_[1].recv_now(link_[1], due, got), FramesAtOnce::Now::kPost);
     EXPECT_EQ(got, std::vector<std::byte>(100));
     end_[1].post_recv(link_[1], due, got, 2);
     const Completion c = next(end_[1]);
@@ -717,13 +717,13 @@ TEST_F(Piped, ManySmallFramesAtOnceKeepTheirOrder) {
     for (int i = 0; i < turn % 9; i++, sent++) {
       FrameHeader h = header(sent);
       std::ranges::fill(bytes, static_cast<std::byte>(sent));
-      ASSERT_EQ(end_[0].send_now(link_[0], h, bytes, 1), Transport::Now::kDone);
+      ASSERT_EQ(end_[0].send_now(link_[0], h, bytes, 1), FramesAtOnce::Now::kDone);
     }
     for (; come < sent; come++) {
       std::vector<std::byte> got(bytes.size());
       FrameHeader due = header(come);
       if (come % 2 == 0) {
-        ASSERT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kDone) << come;
+        ASSERT_EQ(end_[1].recv_now(link_[1], due, got), FramesAtOnce::Now::kDone) << come;
       } else {
         end_[1].post_recv(link_[1], due, got, 2);
         const Completion c = next(end_[1]);
@@ -739,18 +739,18 @@ TEST_F(Piped, AFullRingTakesNothingAtOnce) {
   std::vector<std::byte> bytes(4000, std::byte{5}), got(4000);
   std::uint32_t sent = 0;
   FrameHeader h = header(0);
-  while (end_[0].send_now(link_[0], h, bytes, 1) == Transport::Now::kDone) h.message = ++sent;
+  while (end_[0].send_now(link_[0], h, bytes, 1) == FramesAtOnce::Now::kDone) h.message = ++sent;
   EXPECT_GT(sent, 50u);
   for (std::uint32_t m = 0; m < sent; m++) {
     FrameHeader due = header(m);
-    ASSERT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kDone) << m;
+    ASSERT_EQ(end_[1].recv_now(link_[1], due, got), FramesAtOnce::Now::kDone) << m;
   }
-  EXPECT_EQ(end_[0].send_now(link_[0], h, bytes, 1), Transport::Now::kDone);
+  EXPECT_EQ(end_[0].send_now(link_[0], h, bytes, 1), FramesAtOnce::Now::kDone);
 }
 
 TEST_F(Piped, WhatCameBeforeTheEndIsTaken) {
   std::vector<std::byte> bytes(1000, std::byte{5}), got(1000);
-  end_[0].post_send(link_[0], header(0), bytes, 1);
+  end_[0].post_send(link_[0], header(0), {bytes}, 1);
   EXPECT_TRUE(next(end_[0]).status.ok());
   end_[0].close_all();
   std::vector<pollfd> fds;
@@ -779,7 +779,7 @@ TEST_F(Piped, ANoteInsideAFrameIsDamage) {
   }
   // More than the ring holds: a part comes.
   std::vector<std::byte> bytes(HostPipe::kRingBytes + 100'000, std::byte{5}), got(bytes.size());
-  end_[0].post_send(link_[0], header(0), bytes, 1);
+  end_[0].post_send(link_[0], header(0), {bytes}, 1);
   end_[1].post_recv(link_[1], header(0), got, 2);
   Completion c[1];
   EXPECT_EQ(end_[0].poll(c), 0u);
@@ -809,7 +809,7 @@ TEST_F(Piped, AnotherThreadsLookDoesNotTakeTheWakeUp) {
   Completion c[1];
   EXPECT_EQ(end_[1].poll(c), 0u);
   EXPECT_EQ(end_[1].poll(c), 0u);
-  end_[0].post_send(link_[0], header(0), bytes, 1);
+  end_[0].post_send(link_[0], header(0), {bytes}, 1);
   EXPECT_EQ(::poll(fds.data(), fds.size(), 60'000), 1);
   end_[1].woken();
   EXPECT_TRUE(next(end_[1]).status.ok());
@@ -831,7 +831,7 @@ TEST_F(Piped, WhatIsReadInPlaceStaysUntilItIsReleased) {
   std::vector<std::vector<std::byte>> scratch(kFrames, std::vector<std::byte>(kBytes));
   for (std::uint32_t i = 0; i < kFrames; i++) {
     sent.push_back(noise(kBytes - i * 100, i));
-    end_[0].post_send(link_[0], header(i), sent[i], 1);
+    end_[0].post_send(link_[0], header(i), {sent[i]}, 1);
     end_[1].post_recv_in_place(link_[1], header(i), std::span(scratch[i]).first(sent[i].size()), 100 + i);
   }
   std::vector<std::pair<std::uint32_t, View>> held;
@@ -870,7 +870,7 @@ TEST_F(Piped, WhatIsHeldMakesRoomForWhatIsWaitedFor) {
   std::vector<std::vector<std::byte>> scratch(kFrames, std::vector<std::byte>(kBytes)), sent;
   for (std::uint32_t i = 0; i < kFrames; i++) {
     sent.push_back(noise(kBytes, i));
-    end_[0].post_send(link_[0], header(i), sent[i], 1);
+    end_[0].post_send(link_[0], header(i), {sent[i]}, 1);
     end_[1].post_recv_in_place(link_[1], header(i), scratch[i], i);
   }
   Completion c[4];
@@ -922,7 +922,7 @@ class Logged : public Piped {
   }
   Completion exchange(const LogPlace& place, std::span<const std::byte> payload, std::span<std::byte> into,
                       bool in_place, Version version = Version(0)) {
-    end_[0].post_send_logged(link_[0], of(version), payload, place, 1);
+    end_[0].post_send(link_[0], of(version), {payload, place}, 1);
     if (in_place) {
       end_[1].post_recv_in_place(link_[1], of(version), into, 2);
     } else {
@@ -965,8 +965,8 @@ TEST_F(Logged, APlaceThatIsGoneBeforeItIsToldTravelsAsBytes) {
   std::vector<std::byte> into(before.size());
   FrameHeader first = of(Version(3)), second = first;
   second.message = 1;
-  end_[0].post_send(link_[0], first, before, 1);
-  end_[0].post_send_logged(link_[0], second, bytes_, place, 2);
+  end_[0].post_send(link_[0], first, {before}, 1);
+  end_[0].post_send(link_[0], second, {bytes_, place}, 2);
   log_->drop_below(Version(4));
   EXPECT_FALSE(place.stands());
   end_[1].post_recv(link_[1], first, into, 3);
@@ -1041,7 +1041,7 @@ TEST_F(Logged, WhatAlsoLiesOnAGpuIsToldBesideItsPlace) {
   const LogPlace place = publish(bytes_);
   const auto come = [&](std::uint64_t number) {
     connect();
-    end_[0].post_send_made(link_[0], of(Version(0)), bytes_, place, {there[0].data() + number % kRing, number}, 1);
+    end_[0].post_send(link_[0], of(Version(0)), {bytes_, place, {there[0].data() + number % kRing, number}}, 1);
     end_[1].post_recv_in_place(link_[1], of(Version(0)), got_, 2);
     const Completion c = next(end_[1]);
     EXPECT_TRUE(c.status.ok()) << c.status.describe();
@@ -1100,7 +1100,7 @@ class Lent : public Piped {
     host_[0].mapped_by(Incarnation(8), number_);
   }
   Completion exchange(std::span<const std::byte> payload, bool in_place = true) {
-    end_[0].post_send_lent(link_[0], header(), payload, 1);
+    end_[0].post_send(link_[0], header(), {.bytes = payload, .lent = true}, 1);
     if (in_place) {
       end_[1].post_recv_in_place(link_[1], header(), got_, 2);
     } else {
