@@ -277,12 +277,13 @@ Load load_without_log(const Parts& p, const Case& what, Algorithm algorithm) {
     case Collective::kBroadcast:
     case Collective::kPoint: break;
   }
-  // A binomial tree, or a chain.
+  // A binomial tree, a chain, or a star.
   const bool both_ways = what.collective == Collective::kAllreduce;
   const bool reduces = what.collective != Collective::kBroadcast;
-  const bool chain = algorithm == Algorithm::kRing;
-  Load load =
-      tree(p, both_ways ? 2 : 1, reduces, chain ? around : p.exchanges, chain ? std::min(2.0, around) : p.children);
+  const bool chain = algorithm == Algorithm::kRing, star = algorithm == Algorithm::kStar;
+  const double levels = chain ? around : star ? 1 : p.exchanges;
+  const double most_children = chain ? std::min(2.0, around) : star ? around : p.children;
+  Load load = tree(p, both_ways ? 2 : 1, reduces, levels, most_children);
   if (chain && reduces) load.busiest.reduced = kReduceTouches * p.n;
   fill_pipeline(p, load);
   return load;

@@ -45,8 +45,10 @@ constexpr Row kAllreduce = row({{Algorithm::kRing, ring_exchange},
                                 {Algorithm::kButterfly, butterfly_allreduce},
                                 {Algorithm::kTree, tree_allreduce},
                                 {Algorithm::kStar, tree_allreduce}});
-constexpr Row kReduce = row({{Algorithm::kRing, ring_reduce}, {Algorithm::kTree, tree_reduce}});
-constexpr Row kBroadcast = row({{Algorithm::kRing, ring_broadcast}, {Algorithm::kTree, tree_broadcast}});
+constexpr Row kReduce =
+    row({{Algorithm::kRing, ring_reduce}, {Algorithm::kTree, tree_reduce}, {Algorithm::kStar, tree_reduce}});
+constexpr Row kBroadcast =
+    row({{Algorithm::kRing, ring_broadcast}, {Algorithm::kTree, tree_broadcast}, {Algorithm::kStar, tree_broadcast}});
 constexpr Row kBarrier = row({{Algorithm::kButterfly, butterfly_allreduce}, {Algorithm::kStar, tree_allreduce}});
 constexpr Row kAllgather = row({{Algorithm::kRing, ring_exchange}, {Algorithm::kDirect, direct_allgather}});
 constexpr Row kReduceScatter = row({{Algorithm::kRing, ring_exchange}, {Algorithm::kDirect, direct_reduce_scatter}});

@@ -3,8 +3,8 @@
 //
 // The binomial tree is laid out over positions (rank − root modulo size): the children of p are p + 1, p + 2, p + 4, …
 // below p's lowest set bit. A rank adds its children's sums to its input in this order, each of which covers the
-// positions that follow those before it; the bracketing is the balanced binary one over positions. In the star it is
-// ((in[0] + in[1]) + in[2]) + ….
+// positions that follow those before it; the bracketing is the balanced binary one over positions. The star's is
+// ((in[0] + in[1]) + in[2]) + … over the same positions.
 #include <algorithm>
 
 #include "worker/schedule/generators.h"
@@ -34,7 +34,8 @@ std::int32_t parent_of(std::int32_t position) {
 // The ranks from the root down to this one.
 std::vector<std::int32_t> path_of(const Request& request) {
   if (request.algorithm == Algorithm::kStar) {
-    return request.rank == 0 ? std::vector<std::int32_t>{0} : std::vector<std::int32_t>{0, request.rank};
+    return request.rank == request.root ? std::vector<std::int32_t>{request.root}
+                                        : std::vector<std::int32_t>{request.root, request.rank};
   }
   std::vector<std::int32_t> path;
   std::int32_t position = modulo(request.rank - request.root, request.size);
@@ -47,10 +48,12 @@ std::vector<std::int32_t> path_of(const Request& request) {
 Shape shape_of(const Request& request) {
   Shape shape;
   if (request.algorithm == Algorithm::kStar) {
-    if (request.rank != 0) {
-      shape.parent = 0;
+    if (request.rank != request.root) {
+      shape.parent = request.root;
     } else {
-      for (std::int32_t rank = 1; rank < request.size; ++rank) shape.children.push_back({rank, true});
+      for (std::int32_t position = 1; position < request.size; ++position) {
+        shape.children.push_back({modulo(request.root + position, request.size), true});
+      }
     }
     return shape;
   }

@@ -77,8 +77,11 @@ Expression bracketed(const World& world, std::int32_t last, const Leaf& leaf, Ex
     }
     case Algorithm::kStar:
     case Algorithm::kDirect: {
-      Expression sum = leaf(0);
-      for (std::int32_t rank = 1; rank < size; ++rank) sum = all.combine(sum, leaf(rank));
+      const std::int32_t root = world.collective == Collective::kReduce ? world.root : 0;
+      Expression sum = leaf(root);
+      for (std::int32_t position = 1; position < size; ++position) {
+        sum = all.combine(sum, leaf((root + position) % size));
+      }
       return sum;
     }
     case Algorithm::kTree: {
