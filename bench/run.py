@@ -173,24 +173,25 @@ def compare_collectives(options: argparse.Namespace) -> int:
     results = {"machine": machine(), "rounds": options.rounds, "samples": options.samples, "cells": [], "commands": {}, "failures": []}
     build()
     usual = usual_copy(20)
+    json_path = BUILD / "collectives.json" if options.json == RESULTS else options.json
     for collective in chosen:
+        say(f"{collective}:")
         arguments = [f"--sizes={collectives.sizes_of(collective, options.sizes)}", f"--samples={options.samples}", usual,
                      f"--collective={collective}"]
         for way, place in collectives.WAYS.items():
-            wanted = collectives.programs_of(collective, way)
             before = len(results["cells"])
             if place == HOST:
                 for ranks in map(int, options.ranks.split(",")):
-                    measure(results, place, ranks, options.rounds, wanted, arguments, None)
+                    measure(results, place, ranks, options.rounds, collectives.programs_of(collective, way, ranks), arguments, None)
             elif os.geteuid() != 0:
                 results["failures"].append(f"{place}: it takes root to make them")
             else:
                 with network.network(HOSTS[place]) as hosts:
+                    wanted = collectives.programs_of(collective, way, RANKS_APART)
                     measure(results, place, RANKS_APART, options.rounds, wanted, arguments, hosts)
             for cell in results["cells"][before:]:
                 cell |= {"collective": collective, "way": way}
-    json_path = BUILD / "collectives.json" if options.json == RESULTS else options.json
-    json_path.write_text(json.dumps(results))
+        json_path.write_text(json.dumps(results))  # of an hour, what is done stays
     if not options.quick:
         collectives.write(options.page or collectives.PAGE, results)
     print(collectives.page_text(results))

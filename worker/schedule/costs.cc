@@ -280,7 +280,10 @@ Load load_without_log(const Parts& p, const Case& what, Algorithm algorithm) {
   // A binomial tree, a chain, or a star.
   const bool both_ways = what.collective == Collective::kAllreduce;
   const bool reduces = what.collective != Collective::kBroadcast;
-  const bool chain = algorithm == Algorithm::kRing, star = algorithm == Algorithm::kStar;
+  const bool flat_here = what.collective == Collective::kBroadcast && p.one_host && p.host.maps &&
+                         what.size <= kMostRanksWithinHost;  // read_each_other()
+  const bool star = algorithm == Algorithm::kStar || flat_here;
+  const bool chain = algorithm == Algorithm::kRing && !star;
   const double levels = chain ? around : star ? 1 : p.exchanges;
   const double most_children = chain ? std::min(2.0, around) : star ? around : p.children;
   Load load = tree(p, both_ways ? 2 : 1, reduces, levels, most_children);

@@ -26,6 +26,13 @@ struct Shape {
   std::vector<Child> children;  // in the order of bracketing
 };
 
+// All ranks talk to the root. So does a broadcast among ranks that read each other's memory: they read the root's, and
+// nobody passes anything on. 1 MiB to 8 ranks on 2 cores took 0.8 to 1.3 ms instead of 1.4 to 2.5.
+bool is_flat(const Request& request) {
+  return request.algorithm == Algorithm::kStar ||
+         (request.collective == Collective::kBroadcast && read_each_other(request));
+}
+
 // Before the rank's position in the tree; the root's is 0.
 std::int32_t parent_of(std::int32_t position) {
   return position - (position & -position);
@@ -33,7 +40,7 @@ std::int32_t parent_of(std::int32_t position) {
 
 // The ranks from the root down to this one.
 std::vector<std::int32_t> path_of(const Request& request) {
-  if (request.algorithm == Algorithm::kStar) {
+  if (is_flat(request)) {
     return request.rank == request.root ? std::vector<std::int32_t>{request.root}
                                         : std::vector<std::int32_t>{request.root, request.rank};
   }
@@ -47,7 +54,7 @@ std::vector<std::int32_t> path_of(const Request& request) {
 
 Shape shape_of(const Request& request) {
   Shape shape;
-  if (request.algorithm == Algorithm::kStar) {
+  if (is_flat(request)) {
     if (request.rank != request.root) {
       shape.parent = request.root;
     } else {
