@@ -94,7 +94,7 @@ void SimTracker::start() {
   judge_.tracker_started(durable());
   if (world_.keeps_transcript()) world_.tell("tracker starts");
   if (durable() == nullptr) return;
-  auto machine = TrackerMachine::make({job_, self_, tracker::plan_topology}, *durable(), world_.now());
+  auto machine = TrackerMachine::make({job_, self_, tracker::plan_topology, kMostPlanBytesOut}, *durable(), world_.now());
   if (!machine.ok()) return world_.violated("I5", "the journal cannot be read: " + machine.status().describe());
   machine_.emplace(std::move(machine).value());
   arm();
@@ -159,7 +159,7 @@ void SimTracker::receive(std::size_t life, const std::string& bytes) {
       no.mutable_refused()->set_reason("this tracker does not know job " + e.job());
       return links_.send(life, encode(no, Side::kTracker));
     }
-    auto machine = TrackerMachine::make({job_, self_, tracker::plan_topology}, "", world_.now());
+    auto machine = TrackerMachine::make({job_, self_, tracker::plan_topology, kMostPlanBytesOut}, "", world_.now());
     machine_.emplace(std::move(machine).value());
   }
   links_.check_claim(e);

@@ -19,6 +19,10 @@
 
 namespace warren::chaos {
 
+// Of TrackerMachine::Options. A sixteenth of production's: simulated jobs have a few hundred workers at most, and their
+// plans take turns, too.
+inline constexpr std::size_t kMostPlanBytesOut = std::size_t{2} << 20;
+
 class SimTracker {
  public:
   struct Links {

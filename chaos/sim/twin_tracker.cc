@@ -15,7 +15,7 @@ constexpr Micros kTickUs = 20'000;
 TwinTracker::TwinTracker(World& world, const std::string& job, const std::string& record, SendDown send)
     : world_(world), send_(std::move(send)), self_(Incarnation(world.random.next() | 1)), record_(record) {
   if (world_.keeps_transcript()) world_.tell("a second tracker starts");
-  auto machine = TrackerMachine::make({job, self_, tracker::plan_topology}, record_, world_.now());
+  auto machine = TrackerMachine::make({job, self_, tracker::plan_topology, kMostPlanBytesOut}, record_, world_.now());
   if (machine.ok()) {
     machine_.emplace(std::move(machine).value());
     tick();

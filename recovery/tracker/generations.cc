@@ -20,9 +20,6 @@ using tracker_effect::Persist;
 using tracker_effect::Send;
 
 namespace {
-// A plan names every member and goes to every member, 7 GB for 10,000 of them: so much is under way at once. What is
-// not heard to have arrived within an interval makes room all the same.
-constexpr std::size_t kMostPlanBytesOut = std::size_t{2} << 20;
 constexpr std::size_t kMostDoubts = 256;
 // Of Envelope.plan: its number, and that bytes of a given length follow.
 constexpr std::uint32_t kPlanTag = (wire::Envelope::kPlanFieldNumber << 3) | 2;
@@ -135,7 +132,7 @@ bool TrackerMachine::send_plan(std::size_t rank, TimeMs now, Effects& effects) {
   Member& m = members_[rank];
   const bool has_base = told_changes_ != nullptr && m.plan_generation == told_base_;
   const auto& plan = has_base ? told_changes_ : whole_plan();
-  if (plan_bytes_out_ != 0 && plan_bytes_out_ + plan->size() > kMostPlanBytesOut) {
+  if (plan_bytes_out_ != 0 && plan_bytes_out_ + plan->size() > options_.most_plan_bytes_out) {
     count(Transition::plan_paced);
     return false;
   }

@@ -408,6 +408,7 @@ void TrackerScript::boot() {
   options.job = "j";
   options.self = Incarnation(kTracker);
   options.planner = plan_simply;
+  if (most_plan_bytes_out_) options.most_plan_bytes_out = *most_plan_bytes_out_;
   auto made = TrackerMachine::make(std::move(options), disk_, TimeMs{now_});
   WARREN_CHECK(made.ok(), made.status().describe().c_str());
   machine_.emplace(std::move(made).value());

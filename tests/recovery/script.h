@@ -63,6 +63,8 @@ class TrackerScript {
  public:
   // `replicas`: of all who join.
   explicit TrackerScript(bool logs = false, std::uint32_t replicas = 0) : logs_(logs), replicas_(replicas) { boot(); }
+  // Of TrackerMachine::Options.
+  explicit TrackerScript(std::size_t most_plan_bytes_out) : most_plan_bytes_out_(most_plan_bytes_out) { boot(); }
   ~TrackerScript() { retire_machine(); }
   TrackerScript(const TrackerScript&) = delete;
   TrackerScript& operator=(const TrackerScript&) = delete;
@@ -120,8 +122,9 @@ class TrackerScript {
   void retire_machine();
   std::string carry_out(const std::vector<TrackerEffect>& effects);
 
-  bool logs_;
-  std::uint32_t replicas_;
+  bool logs_ = false;
+  std::uint32_t replicas_ = 0;
+  std::optional<std::size_t> most_plan_bytes_out_;
   std::int64_t now_ = 0;
   std::string disk_;
   std::uint64_t term_ = 1;

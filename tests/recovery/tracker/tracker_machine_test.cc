@@ -64,6 +64,18 @@ TEST(Tracker, AJobFromFirstJoinToForgotten) {
   EXPECT_EQ(t.finalize(11, 1), "11 <- Finished generation 1\ndrop 11\n");
 }
 
+TEST(Tracker, AsManyPlansAreUnderWayAsMayBe) {
+  TrackerScript t(std::size_t{1});  // one
+  (void)t.join("w0", 10, 3);
+  (void)t.join("w1", 11, 3);
+  EXPECT_EQ(t.join("w2", 12, 3),
+            "12 <- Welcome 3 of 3\npersist generation 1 running\n10 <- Plan generation 1 w0=10 w1=11 w2=12\n");
+  EXPECT_EQ(t.join("w2", 12, 3), "12 <- HeartbeatReply 1\n") << "its turn has not come";
+  EXPECT_EQ(t.beat(10, 1), "11 <- Plan generation 1 w0=10 w1=11 w2=12\n10 <- HeartbeatReply 1\n");
+  // The second one's heartbeat is lost.
+  EXPECT_EQ(t.pass(1000), "12 <- Plan generation 1 w0=10 w1=11 w2=12\n");
+}
+
 TEST(Tracker, ASingleWorkerIsAJob) {
   TrackerScript t;
   EXPECT_EQ(t.join("solo", 10, 1),
