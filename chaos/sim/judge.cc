@@ -868,7 +868,7 @@ void Judge::returned(const ProgramStep& step, std::span<const std::byte> output,
                                      ", which is run again in timeline " + std::to_string(newest_timeline_.value));
   }
   // Ranks that share a result share the place under which it is remembered.
-  const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
+  const std::int32_t key = shared_result(step.collective) ? -1 : place;
   Golden& golden = golden_[{naming(timeline, step), step.setup.value_or(step.index), key, order}];
   const bool excused = step.values == Values::kFresh && loss_excused_;  // all copies have gone
   if (!golden.bytes || excused) golden.bytes.emplace(output.begin(), output.end());

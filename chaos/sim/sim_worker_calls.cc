@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "chaos/sim/elements.h"
 #include "recovery/base/limits.h"
 
 namespace warren::chaos {
