@@ -2,23 +2,21 @@
 
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "chaos/process/cluster.h"
-#include "chaos/process/judge.h"
+#include "chaos/process/judge_thread.h"
+#include "chaos/process/logs.h"
 #include "chaos/process/network.h"
 #include "chaos/process/watch.h"
 #include "warren/c_api.h"
@@ -29,7 +27,6 @@ namespace {
 constexpr std::uint64_t kMs = 1'000'000;
 // An order that no worker has come to obey for so long is withdrawn.
 constexpr std::uint64_t kOrderPatienceNs = 3'000 * kMs;
-constexpr std::size_t kMostPrinted = 20, kMostOfALine = 600;
 
 class Draw {
  public:
@@ -44,74 +41,6 @@ class Draw {
 
  private:
   std::uint64_t state_;
-};
-
-// Judges the records in a thread of its own, at the lowest priority: it may fall behind, the files wait for it.
-class JudgeThread {
- public:
-  static Result<std::unique_ptr<JudgeThread>> start(const Program& program, const std::string& folder, bool forgiving) {
-    std::unique_ptr<JudgeThread> judge(new JudgeThread(program));
-    for (std::uint32_t w = 0; w < program.shape().ranks; w++) {
-      auto reader = RecordReader::open(records_path(folder, w));
-      if (!reader.ok()) return reader.status();
-      judge->readers_.push_back(std::move(reader).value());
-    }
-    if (forgiving) judge->judge_.forgive_rollback();
-    judge->thread_ = std::thread([j = judge.get()] { j->run(); });
-    return judge;
-  }
-  ~JudgeThread() { finish(); }
-  JudgeThread(const JudgeThread&) = delete;
-  JudgeThread& operator=(const JudgeThread&) = delete;
-
-  // Judges what is left, and ends.
-  void finish() {
-    last_.store(true);
-    if (thread_.joinable()) thread_.join();
-  }
-  // After finish().
-  [[nodiscard]] const Judge& judge() const { return judge_; }
-  // What all records together show, of a job that has finished. After finish().
-  void conclude() {
-    if (const auto wrong = judge_.conclude()) say(*wrong);
-  }
-  [[nodiscard]] std::uint64_t divergences() const { return divergences_.load(); }
-  // Some of them. After finish().
-  [[nodiscard]] const std::vector<std::string>& first() const { return first_; }
-
- private:
-  explicit JudgeThread(const Program& program) : judge_(program), workers_(program.shape().ranks) {}
-
-  void run() {
-    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
-    while (true) {
-      const bool last = last_.load();
-      bool idle = true;
-      for (std::uint32_t w = 0; w < workers_; w++) {
-        for (const Record& r : readers_[w].take()) {
-          idle = false;
-          const auto wrong = judge_.take(w, r);
-          if (wrong) say(*wrong);
-        }
-      }
-      if (idle && last) return;
-      if (idle) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-  }
-
-  void say(const std::string& wrong) {
-    if (divergences_.fetch_add(1) >= kMostPrinted) return;
-    std::fprintf(stderr, "DIVERGENCE: %s\n", wrong.c_str());
-    first_.push_back(wrong);
-  }
-
-  Judge judge_;
-  const std::uint32_t workers_;
-  std::vector<RecordReader> readers_;
-  std::atomic<bool> last_{false};
-  std::atomic<std::uint64_t> divergences_{0};
-  std::vector<std::string> first_;
-  std::thread thread_;
 };
 
 class Run {
@@ -137,7 +66,7 @@ class Run {
       std::error_code ignored;
       std::filesystem::remove_all(folder_, ignored);
     } else {
-      show_logs();
+      show_logs(folder_, options_.hosts);
       for (const std::string& why : blamed_) std::fprintf(stderr, "FAILED: %s\n", why.c_str());
       std::fprintf(stderr, "what the processes said is in %s\n", folder_.c_str());
     }
@@ -598,15 +527,18 @@ class Run {
               std::to_string(status.value_or(-1)));
         failed_ = true;
       }
-      for (const std::string& line : lines_of("host-" + std::to_string(h), " was killed by signal ")) {
+      for (const std::string& line :
+           lines_of(cluster_->log_file("host-" + std::to_string(h)), " was killed by signal ")) {
         if (line.find(" was killed by signal 9 ") != std::string::npos) continue;
         blame(line + ", which no fault explains");
         report_.failures++;
       }
-      report_.rollbacks = std::max(report_.rollbacks, lines_of("host-" + std::to_string(h), "job_rolled_back").size());
-      report_.drained += lines_of("host-" + std::to_string(h), "its place was needed elsewhere").size();
+      report_.rollbacks = std::max(report_.rollbacks,
+                                   lines_of(cluster_->log_file("host-" + std::to_string(h)), "job_rolled_back").size());
+      report_.drained +=
+          lines_of(cluster_->log_file("host-" + std::to_string(h)), "its place was needed elsewhere").size();
     }
-    const std::vector<std::string> reasons = lines_of("tracker", "start again from ");
+    const std::vector<std::string> reasons = lines_of(cluster_->log_file("tracker"), "start again from ");
     for (std::size_t i = 0; i < std::min(reasons.size(), kMostPrinted); i++) blame(reasons[i]);
     report_.interrupted = interrupt_.load();
     // What did not die yet must not write any more.
@@ -697,32 +629,6 @@ class Run {
     }
   }
 
-  // Where nobody can look into the folder, the ends of the logs have to do.
-  void show_logs() const {
-    static constexpr std::size_t kLines = 25, kBytes = 300;
-    std::vector<std::string> names{"tracker"};
-    for (std::uint32_t h = 0; h < options_.hosts; h++) names.push_back("host-" + std::to_string(h));
-    for (const std::string& name : names) {
-      std::ifstream log(folder_ + "/" + name + ".log");
-      std::deque<std::string> lines;
-      for (std::string line; std::getline(log, line);) {
-        lines.push_back(line.substr(0, kBytes));
-        if (lines.size() > kLines) lines.pop_front();
-      }
-      std::fprintf(stderr, "the end of %s.log:\n", name.c_str());
-      for (const std::string& line : lines) std::fprintf(stderr, "  %s\n", line.c_str());
-    }
-  }
-
-  [[nodiscard]] std::vector<std::string> lines_of(const std::string& who, const std::string& what) const {
-    std::ifstream log(cluster_->log_file(who));
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(log, line);) {
-      if (line.find(what) != std::string::npos) lines.push_back(line.substr(0, kMostOfALine));
-    }
-    return lines;
-  }
-
   const ChaosOptions& options_;
   const std::vector<FaultKind> faults_;
   Network* const network_;
@@ -747,101 +653,7 @@ class Run {
   bool over_ = false, failed_ = false, finishing_ = false;
 };
 
-double percentile(const std::vector<double>& sorted, double p) {
-  if (sorted.empty()) return 0;
-  const auto at = static_cast<std::size_t>(std::ceil(p * static_cast<double>(sorted.size())));
-  return sorted[std::clamp<std::size_t>(at, 1, sorted.size()) - 1];
-}
-
 }  // namespace
-
-bool ChaosReport::good() const {
-  return divergences == 0 && hangs == 0 && failures == 0 && unexplained_rollbacks() == 0 && !interrupted;
-}
-
-std::uint64_t ChaosReport::unexplained_rollbacks() const {
-  return faults[static_cast<std::size_t>(FaultKind::kAll)].empty() ? rollbacks : 0;
-}
-
-// One idea: the list of what is reported, in its order.
-std::string ChaosReport::json(const ChaosOptions& options) const {
-  nlohmann::ordered_json j;
-  j["ranks"] = options.ranks;
-  j["hosts"] = options.hosts;
-  j["spares"] = options.spares;
-  j["mode"] = options.min_workers == 0 ? "wait" : "shrink";
-  if (options.min_workers != 0) {
-    j["min_workers"] = options.min_workers;
-    j["grace_ms"] = options.grace_ms;
-  }
-  j["replicas"] = options.replicas;
-  j["seconds"] = options.seconds;
-  j["seed"] = options.seed;
-  j["round_timeout_ms"] = options.round_timeout_ms;
-  j["mix"] = name_of(options.mix);
-  j["round_bytes"] = options.round_bytes;
-  j["compute_ms"] = options.compute_ms;
-  j["memory"] = options.on_gpus ? "gpu" : "cpu";
-  j["disk_log"] = disk_log;
-  j["faults"] = nlohmann::ordered_json::object();
-  for (std::size_t k = 0; k < faults.size(); k++) {
-    if (!faults[k].empty()) j["faults"][std::string(kFaultNames[k])] = faults[k];
-  }
-  j["fault_count"] = fault_count;
-  j["during_recovery"] = during_recovery;
-  j["unavailable"] = unavailable;
-  j["rounds"] = rounds;
-  j["rounds_per_second"] = rounds_per_second;
-  j["replayed"] = replayed;
-  j["lives"] = lives;
-  j["rollbacks"] = rollbacks;
-  if (options.min_workers != 0) {
-    j["shrinks"] = shrinks;
-    j["growths"] = growths;
-  }
-  j["big_round_share"] = big_share;
-  if (options.on_gpus) {
-    j["inputs_lent"] = inputs_lent;
-    j["finals_from_gpus"] = finals_from_gpus;
-    j["rounds_exchanged"] = rounds_exchanged;
-  }
-  j["divergences"] = divergences;
-  j["hangs"] = hangs;
-  j["failures"] = failures;
-  j["failed_lives"] = failed_lives;
-  if (goodput >= 0) {
-    j["goodput"] = goodput;
-  } else {
-    j["goodput"] = nullptr;
-  }
-  const auto spread = [](const std::vector<double>& sorted) {
-    return nlohmann::ordered_json{{"n", sorted.size()},
-                                  {"p50", percentile(sorted, 0.5)},
-                                  {"p99", percentile(sorted, 0.99)},
-                                  {"max", sorted.empty() ? 0 : sorted.back()}};
-  };
-  if (!options.weather.fine()) {
-    j["weather"] = {{"delay_ms", options.weather.delay_ms},
-                    {"jitter_ms", options.weather.jitter_ms},
-                    {"loss_permille", options.weather.loss_permille},
-                    {"by", "a relay of frames in user space"}};
-  }
-  j["stall_ms"] = spread(stalls_ms);
-  if (options.min_workers != 0) j["shrink_stall_ms"] = spread(shrink_stalls_ms);
-  if (options.spares != 0) {
-    j["takeover_ms"] = spread(takeovers_ms);
-    j["takeover_without_replay_ms"] = spread(takeovers_without_replay_ms);
-  }
-  if (!drains_ms.empty()) {
-    j["drained"] = drained;
-    j["drain_ms"] = spread(drains_ms);
-  }
-  j["noticed_ms"] = nlohmann::ordered_json::object();
-  for (std::size_t k = 0; k < faults.size(); k++) {
-    if (!noticed_ms[k].empty()) j["noticed_ms"][std::string(kFaultNames[k])] = spread(noticed_ms[k]);
-  }
-  return j.dump();
-}
 
 Result<ChaosReport> run_chaos(const ChaosOptions& asked, const std::atomic<bool>& interrupt) {
   ChaosOptions options = asked;

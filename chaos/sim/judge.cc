@@ -5,8 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "recovery/base/limits.h"
-#include "recovery/decide/verdict.h"
 #include "recovery/wire/codec.h"
 #include "recovery/wire/plan_changes.h"
 #include "worker/rounds/call.h"
@@ -30,15 +28,6 @@ std::string names(const std::vector<Rank>& ranks) {
   return text.empty() ? " nobody" : text;
 }
 
-// The ranks that a plan goes on without.
-std::set<Rank> absent_of(const wire::Plan& plan) {
-  std::set<Rank> absent;
-  for (const wire::Member& m : plan.members()) {
-    if (m.absent()) absent.insert(Rank(static_cast<std::int32_t>(m.rank())));
-  }
-  return absent;
-}
-
 }  // namespace
 
 const wire::JobRecord& Judge::read(const std::string* durable) {
@@ -51,79 +40,7 @@ const wire::JobRecord& Judge::read(const std::string* durable) {
 
 void Judge::heard(const LogEvent& event) {
   if (event.name == "mirror_used") mirror_used_ = true;
-  if (event.name == "replace_withdrawn") told_to_leave_ = {};
-  if (event.name == "replace_asked") {
-    const auto rank = std::ranges::find(event.fields, "rank", [](const auto& f) { return f.first; });
-    told_to_leave_ = Incarnation(plan_.members(std::stoi(rank->second)).incarnation());
-  }
-  if (!world_.straggler() || !world_.straggler()->judged) return;
-  const Straggler& s = *world_.straggler();
-  const auto field = [&](std::string_view name) {
-    const auto found = std::ranges::find(event.fields, name, [](const auto& f) { return f.first; });
-    return found == event.fields.end() ? std::string() : found->second;
-  };
-  if (event.name == "replace_asked") return asked_to_leave(std::stoul(field("rank")));
-  if (event.name == "replace_withdrawn") asked_.reset();
-  if (event.name == "rewired") {
-    return rewired(Rank(std::stoi(field("rank"))), Rank(std::stoi(field("peer"))));
-  }
-  if (event.name != "straggler") return;
-  const auto named = [&](const char* kind, bool link) {
-    const auto rank = static_cast<int>(std::stoul(field("rank")));
-    return field("kind") == kind && world_.is_straggler(Rank(rank), plan_.members(rank).worker_id()) &&
-           field("peer") == (link ? std::to_string(s.peer.value) : "");
-  };
-  bool right = false;
-  switch (s.what) {
-    case Straggler::What::kNobody: break;
-    case Straggler::What::kProgram:
-    case Straggler::What::kDataPath: right = named("slow_rank", false); break;
-    case Straggler::What::kLink: right = named("slow_link", true); break;
-    // Who wakes has been silent, and late for its rounds.
-    case Straggler::What::kHung: right = named("hung", false) || named("slow_rank", false); break;
-  }
-  if (!right) return world_.violated("Blame", "the wrong one is named: " + event.text);
-  ++stragglers_named_;
-}
-
-// One at a time, and not soon after another.
-void Judge::asked_to_leave(std::size_t rank) {
-  const auto timeout_ms = static_cast<std::int64_t>(plan_.settings().round_timeout_ms());
-  const Micros pause_us = limits::kWindowsBetweenReplacements * straggler_limits(timeout_ms).window_ms * 1000;
-  const wire::Member& member = plan_.members(static_cast<int>(rank));
-  if (!world_.is_straggler(Rank(static_cast<std::int32_t>(rank)), member.worker_id())) {
-    return world_.violated("Blame", "the wrong one is asked to leave: rank " + std::to_string(rank));
-  }
-  if (asked_ && world_.now_us() < asked_->at_us + pause_us) {
-    return world_.violated("Replace", "two ranks are asked to leave in " + std::to_string(pause_us) + " us");
-  }
-  asked_ = {Incarnation(member.incarnation()), rank, world_.now_us(), world_.now_us() + 3 * timeout_ms * 1000};
-}
-
-// The slow link and no other, and not soon after another time.
-void Judge::rewired(Rank a, Rank b) {
-  const Straggler& s = *world_.straggler();
-  if (s.what != Straggler::What::kLink || std::minmax(a, b) != std::minmax(s.rank, s.peer)) {
-    return world_.violated("Blame", "bytes between ranks " + std::to_string(a.value) + " and " +
-                                        std::to_string(b.value) + " take another way");
-  }
-  const auto timeout_ms = static_cast<std::int64_t>(plan_.settings().round_timeout_ms());
-  const Micros pause_us = limits::kWindowsBetweenReplacements * straggler_limits(timeout_ms).window_ms * 1000;
-  if (rewired_at_us_ && world_.now_us() < *rewired_at_us_ + pause_us) {
-    return world_.violated("Rewire", "twice in " + std::to_string(pause_us) + " us");
-  }
-  rewired_at_us_ = world_.now_us();
-}
-
-void Judge::check_replaced() {
-  if (!asked_ || asked_->left || finished_) return;
-  const wire::Member& member = plan_.members(static_cast<int>(asked_->rank));
-  if (member.incarnation() != asked_->life.value || member.absent()) {
-    asked_->left = true;
-    ++replaced_;
-  } else if (world_.now_us() > asked_->until_us) {
-    world_.violated("Replace", "rank " + std::to_string(asked_->rank) + " was asked to leave, and is there still");
-  }
+  stragglers_.heard(event, plan_);
 }
 
 void Judge::announced(const wire::Envelope& e, const std::string* durable) {
@@ -135,9 +52,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
   const wire::JobRecord& record = read(durable);
   if (record.has_interrupt() && !record.interrupt().resume()) rolled_back_ = true;
   look_at_end(record);
-  if (e.has_interrupt() && e.interrupt().generation() > plan_.generation() && !interrupted_at_us_) {
-    interrupted_at_us_ = world_.now_us();
-  }
+  if (e.has_interrupt() && e.interrupt().generation() > plan_.generation()) contributors_.interrupted();
   // A tracker may have died after it had stored a plan and before it announced it; what was stored is in force.
   if (record.plan().generation() > plan_.generation()) made(record.plan());
   if (e.has_plan()) {
@@ -217,10 +132,9 @@ void Judge::forget_after(Generation generation, Timeline timeline) {
   std::erase_if(oracles_, [&](const auto& o) { return o.first > timeline; });
   std::erase_if(golden_, [&](const auto& g) { return std::get<0>(g.first) > timeline; });
   std::erase_if(kept_, [&](const auto& k) { return k.first.first > timeline; });
-  std::erase_if(absent_, [&](const auto& a) { return a.first > timeline; });
   std::erase_if(ring_orders_, [&](const auto& o) { return o.first > timeline; });
   std::erase_if(ring_orders_used_, [&](const auto& o) { return o.first.first > timeline; });
-  std::erase_if(over_, [&](const auto& o) { return o.second > generation; });
+  contributors_.forget_after(generation, timeline);
   for (auto& [life, last] : life_timelines_) last = std::min(last, timeline);
   newest_generation_ = std::min(newest_generation_, generation.value);
   newest_timeline_ = std::min(newest_timeline_, timeline);
@@ -369,7 +283,7 @@ void Judge::made(const wire::Plan& plan) {
     if (!m.fresh() && known->second != Timeline(plan.timeline()) && !may_rise) {
       return world_.violated("I6", "worker " + m.worker_id() + " goes on in another timeline");
     }
-    if (over_.contains(Incarnation(m.incarnation()))) {
+    if (contributors_.is_over(Incarnation(m.incarnation()))) {
       return world_.violated("I6", "the job has gone on without a life of worker " + m.worker_id() +
                                        ", which is in generation " + std::to_string(plan.generation()));
     }
@@ -380,7 +294,7 @@ void Judge::made(const wire::Plan& plan) {
   const bool undoes = unprotected();
   take_up(plan);
   *ring_orders_[Timeline(plan.timeline())].mutable_orders() = plan.orders();
-  look_at_set(before, plan);
+  contributors_.look(before, plan, stragglers_);
   check_completed(before, plan);
   if (world_.failed()) return;
   const bool survived = std::ranges::any_of(plan.members(), [](const auto& m) { return !m.absent() && !m.fresh(); });
@@ -397,7 +311,7 @@ void Judge::made(const wire::Plan& plan) {
     if (!survived) all_new_ = Timeline(plan.timeline());
   }
   rolled_back_ = without_frontier_ = false;
-  interrupted_at_us_.reset();
+  contributors_.plan_made();
   begin_timeline(plan);
   mirror_used_ = false;
   if (!survived) {
@@ -419,40 +333,7 @@ void Judge::completed(const RoundId& round, Incarnation life) {
   const bool member = std::ranges::any_of(
       plan_.members(), [&](const wire::Member& m) { return !m.absent() && m.incarnation() == life.value; });
   if (round.timeline != newest_timeline_ || !member || given_up_.contains(life)) return;
-  std::uint64_t& rounds = completed_[{round.group, round.version}];
-  rounds = std::max(rounds, round.sequence.value + 1);
-}
-
-std::optional<std::uint64_t> Judge::all_there(const wire::Plan& plan, const RoundId& round) const {
-  std::set<std::string> answer;
-  std::set<Incarnation> lives;
-  for (const auto* who : {&plan.members(), &plan.servers()}) {
-    for (const wire::Member& m : *who) {
-      if (m.absent()) continue;
-      answer.insert(m.host_id());
-      lives.insert(Incarnation(m.incarnation()));
-    }
-  }
-  const auto log = HostLog::create(Incarnation(1), heap_segment(std::size_t{64} << 10)).value();
-  for (const auto& [host, segments] : hosts_.all()) {
-    if (!answer.contains(host)) continue;
-    // What a launcher holds is known to who looked later: the join of a life that was over before may arrive late.
-    const auto last = std::ranges::find_if(segments.rbegin(), segments.rend(),
-                                           [&](const Hosts::Segment& s) { return lives.contains(s.life); });
-    const bool late = last != segments.rend() && !last->running;
-    const auto looked = late ? static_cast<std::size_t>(std::distance(last, segments.rend())) : segments.size();
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-      const Hosts::Segment& s = segments[i];
-      const bool known = (s.kept && i < looked) || !s.holders.empty() || lives.contains(s.life);
-      if (!known) continue;
-      WARREN_CHECK(log->attach(s.life, s.memory->bytes(), s.memory).ok(), "a segment that is there is one");
-    }
-  }
-  const RecordKey key{RecordKind::kRound, round};
-  const auto info = log->reader()->info(key);
-  if (!info.ok() || !info.value() || info.value()->total_bytes == 0) return std::nullopt;
-  const bool all = log->reader()->held(key).covers(0, info.value()->total_bytes);
-  return all ? std::optional(info.value()->total_bytes) : std::nullopt;
+  completed_.add(round);
 }
 
 // I4: what anybody has completed is not computed again in the same timeline as long as all of it is there: the plan
@@ -463,33 +344,7 @@ void Judge::check_completed(const wire::Plan& before, const wire::Plan& plan) {
   }
   const bool excused = loss_excused_ || rollback_excused_ || rolled_back_ || journal_lost_ ||
                        gap_in_ == Generation(before.generation()) || unprotected();
-  std::erase_if(completed_, [&](const auto& c) {
-    return c.first.second != kPreamble && plan.committed() && c.first.second < Version(plan.committed_version());
-  });
-  for (auto& entry : completed_) {
-    const std::pair<GroupId, Version>& key = entry.first;
-    std::uint64_t& completed = entry.second;
-    const auto p = std::ranges::find_if(plan.frontier(), [&](const wire::Position& f) {
-      return GroupId(f.group()) == key.first && Version(f.version()) == key.second;
-    });
-    std::uint64_t rounds = 0;
-    Ranges final;
-    if (p != plan.frontier().end()) {
-      rounds = p->rounds();
-      for (const wire::ByteRange& r : p->final()) final.add(r.begin(), r.end());
-    }
-    if (rounds >= completed) continue;
-    const RoundId round{Timeline(plan.timeline()), key.first, key.second, Sequence(rounds)};
-    const auto bytes = excused ? std::nullopt : all_there(plan, round);
-    if (bytes && !final.covers(0, *bytes)) {
-      return world_.violated("I4", to_string(round) +
-                                       " has been completed and all of it is there, and it is computed " +
-                                       "again in generation " + std::to_string(plan.generation()));
-    }
-    // The plan after this one has to call all of it final as well.
-    if (bytes) continue;
-    completed = rounds;
-  }
+  completed_.check(plan, excused);
 }
 
 // Whether launchers hold what the lives of a plan have logged, but for those of as many domains as may be lost; as far
@@ -547,8 +402,8 @@ void Judge::begin_timeline(const wire::Plan& plan) {
   auto kept = kept_setups(plan);
   keep_rounds(plan, kept);
   if (!plan.committed()) {
-    oracles_.emplace(
-        timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), std::nullopt, nullptr, absent_[timeline]));
+    oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), std::nullopt, nullptr,
+                                                        contributors_.absent(timeline)));
     return;
   }
   // What was done before the checkpoint may be part of it.
@@ -563,73 +418,8 @@ void Judge::begin_timeline(const wire::Plan& plan) {
     setups_made_again_.insert(timeline);
   }
   Oracle& from = oracle(Timeline(plan.committed_timeline()));
-  oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), base, &from, absent_[timeline]));
-}
-
-// Who is in a plan, and since when.
-void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
-  const std::set<Rank> absent = absent_of(plan), absent_before = absent_of(before);
-  const std::string in_generation = " in generation " + std::to_string(plan.generation());
-  const auto known = absent_.find(Timeline(plan.timeline()));
-  if (known != absent_.end() && known->second != absent) {
-    return world_.violated("I2", "the contributors change within timeline " + std::to_string(plan.timeline()));
-  }
-  absent_[Timeline(plan.timeline())] = absent;
-  check_absences(plan);
-  if (absent.size() + std::max<std::size_t>(job_.min_workers(), 1) > static_cast<std::size_t>(plan.members_size()) ||
-      (!shrinks() && !absent.empty())) {
-    return world_.violated("Shrink", std::to_string(absent.size()) + " of " + std::to_string(plan.members_size()) +
-                                         " ranks are absent" + in_generation);
-  }
-  // Times of the tracker are whole milliseconds, and those at which it writes what its disk refuses at first are not.
-  const Micros grace_us = static_cast<Micros>(job_.grace_ms()) * 1000 - 1000;
-  const bool timed = world_.fault_counts()[static_cast<std::size_t>(Fault::disk_failure)] == 0;
-  bool shrunk = false;
-  for (const wire::Member& m : plan.members()) {
-    if (!m.absent()) continue;
-    const bool first = before.members().empty();
-    if (is_vacant(m)) {
-      if (job_.elastic_start() && (first || is_vacant(before.members(static_cast<int>(m.rank()))))) continue;
-      return world_.violated(
-          "Shrink", "nobody is said to have had the place of rank " + std::to_string(m.rank()) + in_generation);
-    }
-    over_.try_emplace(Incarnation(m.incarnation()), Generation(plan.generation()));
-    if (absent_before.contains(Rank(static_cast<std::int32_t>(m.rank())))) continue;
-    shrunk = true;
-    const std::string who = "rank " + std::to_string(m.rank());
-    if (first) {
-      return world_.violated("Shrink", who + " is absent in the job's first plan");
-    }
-    // Who was asked to leave is not waited for.
-    const bool asked = told_to_leave_.value == m.incarnation();
-    if (timed && !asked && interrupted_at_us_ && world_.now_us() < *interrupted_at_us_ + grace_us) {
-      std::string why = who + " is absent ";
-      why.append(std::to_string(world_.now_us() - *interrupted_at_us_))
-          .append(" us after the interrupt")
-          .append(in_generation);
-      return world_.violated("Shrink", why);
-    }
-  }
-  shrunk_ += shrunk ? 1 : 0;
-  grown_ += std::ranges::includes(absent, absent_before) ? 0 : 1;
-}
-
-// What the plan says of the contributors of each timeline that it names.
-void Judge::check_absences(const wire::Plan& plan) const {
-  std::map<Timeline, std::set<Rank>> said;
-  for (const wire::Absence& a : plan.absences()) {
-    for (const std::uint32_t rank : a.ranks())
-      said[Timeline(a.timeline())].insert(Rank(static_cast<std::int32_t>(rank)));
-  }
-  std::set<Timeline> named{Timeline(plan.timeline())};
-  for (const wire::Kept& k : plan.kept()) named.insert(Timeline(k.timeline()));
-  for (const Timeline t : named) {
-    const auto known = absent_.find(t);
-    if (known == absent_.end() || known->second == said[t]) continue;
-    return world_.violated("I2", "the plan of generation " + std::to_string(plan.generation()) +
-                                     " names other contributors of timeline " + std::to_string(t.value) +
-                                     " than its rounds have");
-  }
+  oracles_.emplace(
+      timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), base, &from, contributors_.absent(timeline)));
 }
 
 // What its version's end has been committed after is not asked for again.
@@ -868,7 +658,7 @@ void Judge::returned(const ProgramStep& step, std::span<const std::byte> output,
                                      ", which is run again in timeline " + std::to_string(newest_timeline_.value));
   }
   // Ranks that share a result share the place under which it is remembered.
-  const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
+  const std::int32_t key = shared_result(step.collective) ? -1 : place;
   Golden& golden = golden_[{naming(timeline, step), step.setup.value_or(step.index), key, order}];
   const bool excused = step.values == Values::kFresh && loss_excused_;  // all copies have gone
   if (!golden.bytes || excused) golden.bytes.emplace(output.begin(), output.end());

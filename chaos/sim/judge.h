@@ -14,10 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "chaos/sim/completed_rounds.h"
+#include "chaos/sim/contributors.h"
 #include "chaos/sim/hosts.h"
 #include "chaos/sim/older_journal.h"
 #include "chaos/sim/oracle.h"
 #include "chaos/sim/program.h"
+#include "chaos/sim/straggler_judge.h"
 #include "chaos/sim/world.h"
 #include "recovery/decide/given_up.h"
 #include "recovery/wire/messages.pb.h"
@@ -29,7 +32,15 @@ class Judge {
   // `salted`: the program reads something from outside that is another thing in each timeline that no life has lived to
   // see.
   Judge(World& world, const Program& program, const Hosts& hosts, const wire::JobSettings& job, bool salted)
-      : world_(world), program_(program), hosts_(hosts), job_(job), salted_(salted), older_journal_(world) {}
+      : world_(world),
+        program_(program),
+        hosts_(hosts),
+        job_(job),
+        salted_(salted),
+        older_journal_(world),
+        completed_(world, hosts),
+        stragglers_(world),
+        contributors_(world, job_) {}
 
   // The tracker hands a message to the network; `durable` is what its journal would hold after a crash now.
   void announced(const wire::Envelope& envelope, const std::string* durable);
@@ -127,12 +138,14 @@ class Judge {
   [[nodiscard]] std::uint64_t times_loaded_followed() const { return loaded_followed_; }
   // What the tracker says of stragglers, and whom it asks to leave, against who really is one.
   void heard(const LogEvent& event);
-  [[nodiscard]] std::uint64_t stragglers_named() const { return stragglers_named_; }
+  [[nodiscard]] std::uint64_t stragglers_named() const { return stragglers_.named(); }
   // Calls that returned a result for which the ring had another order than that of ranks.
   [[nodiscard]] std::uint64_t reordered_rounds() const { return reordered_rounds_; }
   // Who was asked to leave its place to a spare has left it in time.
-  void check_replaced();
-  [[nodiscard]] std::uint64_t replaced() const { return replaced_; }
+  void check_replaced() {
+    if (!finished_) stragglers_.check_replaced(plan_);
+  }
+  [[nodiscard]] std::uint64_t replaced() const { return stragglers_.replaced(); }
   // A life's full log has given up results.
   void gives_up(const GivenUp& what) {
     ++times_given_up_;
@@ -152,8 +165,8 @@ class Judge {
   // contributors, in a timeline that lives have come to from an older one. Once losses of the newest plan are counted.
   void check_kept();
   // How many plans go on without ranks that the ones before had, and with ones that those had not.
-  [[nodiscard]] std::uint64_t shrunk() const { return shrunk_; }
-  [[nodiscard]] std::uint64_t grown() const { return grown_; }
+  [[nodiscard]] std::uint64_t shrunk() const { return contributors_.shrunk(); }
+  [[nodiscard]] std::uint64_t grown() const { return contributors_.grown(); }
 
   // The newest plan that was announced, and what is committed.
   [[nodiscard]] const wire::Plan& plan() const { return plan_; }
@@ -173,16 +186,12 @@ class Judge {
   void look_at_end(const wire::JobRecord& record);
   // What a journal's record says, or an empty one; until another is read.
   const wire::JobRecord& read(const std::string* durable);
-  void asked_to_leave(std::size_t rank);
-  void rewired(Rank a, Rank b);
   void fall_back(const wire::Plan& plan);
   // What came after them was seen by nobody who left anything.
   void forget_after(Generation generation, Timeline timeline);
   void begin_timeline(const wire::Plan& plan);
   [[nodiscard]] bool remembered(const wire::Plan& plan) const;
   void check_completed(const wire::Plan& before, const wire::Plan& plan);
-  // How long a result is of which all lies in the memory of a plan's hosts.
-  [[nodiscard]] std::optional<std::uint64_t> all_there(const wire::Plan& plan, const RoundId& round) const;
   void made(const wire::Plan& plan);
   [[nodiscard]] Oracle::Kept kept_setups(const wire::Plan& plan);
   void keep_rounds(const wire::Plan& plan, Oracle::Kept& kept);
@@ -195,8 +204,6 @@ class Judge {
                                   const std::vector<Rank>& order, std::span<const std::byte> output) const;
   // Mode shrink.
   [[nodiscard]] bool shrinks() const { return job_.min_workers() > 0; }
-  void look_at_set(const wire::Plan& before, const wire::Plan& plan);
-  void check_absences(const wire::Plan& plan) const;
   [[nodiscard]] bool obsolete(const ProgramStep& step) const;
   [[nodiscard]] bool lives_on_elsewhere(const Return& how) const;
 
@@ -227,7 +234,6 @@ class Judge {
   std::map<Timeline, wire::Plan> ring_orders_;  // of a timeline's newest plan, which says nothing else
   std::map<std::pair<Timeline, Version>, std::vector<Rank>> ring_orders_used_;
   std::uint64_t reordered_rounds_ = 0;
-  std::map<std::pair<GroupId, Version>, std::uint64_t> completed_;  // rounds, by anybody, in the newest timeline
   wire::Plan plan_;
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
@@ -235,6 +241,9 @@ class Judge {
   std::set<std::string> unheard_plans_;  // announced, and not known to a tracker on an older journal when it went on
   bool journal_lost_ = false;
   OlderJournal older_journal_;
+  CompletedRounds completed_;
+  StragglerJudge stragglers_;
+  Contributors contributors_;
   bool mirror_used_ = false;  // for the next plan, as the tracker has said
   bool with_mirror_ = false;
   bool rolled_back_ = false;       // since the newest plan was made
@@ -255,24 +264,9 @@ class Judge {
   std::map<Timeline, std::optional<GivenUp>> gone_from_logs_;
   std::uint64_t times_given_up_ = 0;
   std::uint64_t followed_ = 0, loaded_followed_ = 0;
-  std::uint64_t stragglers_named_ = 0, replaced_ = 0;
-  // The life that was asked last to leave its place, and until when it should have.
-  struct Asked {
-    Incarnation life;
-    std::size_t rank;
-    Micros at_us, until_us;
-    bool left = false;
-  };
-  std::optional<Asked> asked_;
-  std::optional<Micros> rewired_at_us_;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
-  Incarnation told_to_leave_;                                  // the newest life that was, because it is slow
-  std::map<Timeline, std::set<Rank>> absent_;                  // without whose inputs a timeline's rounds are computed
-  std::map<Incarnation, Generation> over_;                     // lives that the job goes on without, since when
-  std::optional<Micros> interrupted_at_us_;                    // when the newest plan's end was first announced
   std::optional<Timeline> came_from_;  // lives came from it to the newest timeline: to be checked
   Timeline all_new_;                   // the newest timeline that no life came to from an older one
-  std::uint64_t shrunk_ = 0, grown_ = 0;
 };
 
 }  // namespace warren::chaos

@@ -66,7 +66,7 @@ void Oracle::run(const ProgramStep& step) {
     e.contributors.push_back(members[place]);
     e.contributed.push_back(e.keys.back());
   }
-  const std::size_t results = Program::shared_result(step.collective) ? 1 : members.size();
+  const std::size_t results = shared_result(step.collective) ? 1 : members.size();
   for (std::size_t place = 0; kept == kept_.end() && place < results; ++place) {
     e.outputs.push_back(program_.expected(step, static_cast<std::int32_t>(place), e.contributed));
   }

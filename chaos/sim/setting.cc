@@ -44,12 +44,11 @@ void draw_shrinking(Setting& s, const SimOptions& options, bool staged) {
   job.set_elastic_start(options.late ? s.late != 0 : may_begin_short);
 }
 
-Setting draw_parts(Random& random, const SimOptions& options) {
-  const Chances chances(options.seed, options.chances);
+// The job's settings, and a recipe for its faults.
+void draw_job(Setting& s, Random& random, const SimOptions& options, const Chances& chances) {
   static constexpr std::int64_t kTimeouts[] = {100, 200, 300, 500, 1000};
   static constexpr std::uint64_t kChunks[] = {1024, 1024, 2048, 4096, 65536};
   static constexpr const char* kAlgorithms[] = {"auto", "auto", "star", "tree", "butterfly", "ring", "direct"};
-  Setting s;
   s.large = chances.has(Chance::large_world) && !options.world_size;
   if (chances.has(Chance::recipe) && !s.large && !options.faults) {
     s.recipe = recipe(chances.pick(Chance::recipe_of, kRecipes));
@@ -66,6 +65,9 @@ Setting draw_parts(Random& random, const SimOptions& options) {
   s.job.set_check_call_sites(random.chance(0.8));
   const std::uint32_t replicas = random.chance(0.2) ? 0 : 1 + static_cast<std::uint32_t>(random.below(3));
   s.job.set_replicas(options.replicas.value_or(s.large ? 0 : replicas));
+}
+
+void draw_program(Setting& s, Random& random, const SimOptions& options, const Chances& chances) {
   s.program.world_size = s.world_size;
   s.program.least = s.large;
   s.program.messages = !s.large && random.chance(0.6);
@@ -83,6 +85,10 @@ Setting draw_parts(Random& random, const SimOptions& options) {
     // Shares of which are worth reducing by owners (worker/schedule/host.cc).
     s.program.most_bytes = (std::uint64_t{16} << 10) * std::clamp<std::uint32_t>(s.world_size, 3, 6);
   }
+}
+
+// How long ranks wait for each other to join, and when a run that has not ended is at fault.
+void draw_times(Setting& s, Random& random, const SimOptions& options) {
   s.salted = random.chance(0.5);
   s.survivable = random.chance(0.75);
   if (s.recipe && s.recipe->beyond_copies) s.survivable = false;
@@ -95,15 +101,22 @@ Setting draw_parts(Random& random, const SimOptions& options) {
   if (s.large) s.join_timeout_ms = 60'000;
   s.safety_us = random.chance(0.05) ? 20'000'000 : random.between(200'000, 4'000'000);
   if (s.recipe && s.recipe->long_safety) s.safety_us = random.between(12'000'000, 22'000'000);
+}
+
+// Tests that say what happens to whom have the ranks that they know.
+bool is_staged(const SimOptions& options) {
+  return !options.deaths.empty() || !options.notices.empty() || !options.hosts.empty() || options.faults ||
+         options.straggler || options.lone_commit || options.tracker_dies_before_effect ||
+         options.mutant != Mutant::none;
+}
+
+// Disks, spares, and a log that is full: drawn apart from what other jobs draw.
+void draw_extras(Setting& s, const SimOptions& options, const Chances& chances, bool staged) {
   s.disks = s.job.replicas() > 0 && options.disks.value_or(!s.large && chances.has(Chance::disks));
   s.program.inferred = s.job.replicas() > 0 && !s.large && !s.disks &&
                        options.inferred.value_or(!s.recipe && chances.has(Chance::inferred));
   // rabit's programs have neither. Who asks would wait for ranks that wait for a message of its own.
   if (s.program.inferred) s.program.messages = s.program.groups = false;
-  // Tests that say what happens to whom have the ranks that they know.
-  const bool staged = !options.deaths.empty() || !options.notices.empty() || !options.hosts.empty() || options.faults ||
-                      options.straggler || options.lone_commit || options.tracker_dies_before_effect ||
-                      options.mutant != Mutant::none;
   s.program.repeats = !staged && chances.has(Chance::repeats);
   const auto some = 1 + static_cast<std::uint32_t>(chances.pick(Chance::spares_more, 3));
   s.spares = options.spares.value_or(!staged && !s.large && chances.has(Chance::spares) ? some : 0);
@@ -120,25 +133,37 @@ Setting draw_parts(Random& random, const SimOptions& options) {
       s.job.replicas() > 0 && !s.large && options.full_logs.value_or(!staged && chances.has(Chance::full_logs));
   s.program.long_versions = s.full_logs;
   s.mirror = s.disks && options.mirror.value_or(chances.has(Chance::mirror));
+}
+
+void draw_gpus(Setting& s, const SimOptions& options, const Chances& chances) {
+  s.program.long_allreduces = s.program.on_gpus = true;
+  s.program.most_bytes = std::uint64_t{80} << 10;  // more than what is published whole
+  // Those that NCCL can be asked for, and mostly in few messages.
+  static constexpr const char* kInPieces[] = {"auto", "ring", "butterfly"};
+  // On one host, or two, they read each other's memory.
+  const bool together = chances.has(Chance::gpus_together) && options.hosts.empty();
+  if (together) s.together = chances.has(Chance::gpus_on_two) ? 2 : 1;
+  s.nccl = options.nccl.value_or(!together || !chances.has(Chance::gpus_read));
+  if (!options.algorithm) {
+    s.job.set_algorithm(together ? "auto" : kInPieces[chances.pick(Chance::gpus_algorithm, std::size(kInPieces))]);
+  }
+  if (!chances.has(Chance::gpus_few_bytes)) s.job.set_chunk_bytes(std::max<std::uint64_t>(s.job.chunk_bytes(), 8192));
+  if (options.chunk_bytes) s.job.set_chunk_bytes(*options.chunk_bytes);
+}
+
+Setting draw_parts(Random& random, const SimOptions& options) {
+  const Chances chances(options.seed, options.chances);
+  Setting s;
+  draw_job(s, random, options, chances);
+  draw_program(s, random, options, chances);
+  draw_times(s, random, options);
+  const bool staged = is_staged(options);
+  draw_extras(s, options, chances, staged);
   const bool by_chance = !staged && !options.inferred && chances.has(Chance::shrinks);
   if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options, staged);
   s.gpus = s.job.replicas() > 0 && !s.large && !s.program.shrinks &&
            options.gpus.value_or(!staged && chances.has(Chance::gpus));
-  if (s.gpus) {
-    s.program.long_allreduces = s.program.on_gpus = true;
-    s.program.most_bytes = std::uint64_t{80} << 10;  // more than what is published whole
-    // Those that NCCL can be asked for, and mostly in few messages.
-    static constexpr const char* kInPieces[] = {"auto", "ring", "butterfly"};
-    // On one host, or two, they read each other's memory.
-    const bool together = chances.has(Chance::gpus_together) && options.hosts.empty();
-    if (together) s.together = chances.has(Chance::gpus_on_two) ? 2 : 1;
-    s.nccl = options.nccl.value_or(!together || !chances.has(Chance::gpus_read));
-    if (!options.algorithm) {
-      s.job.set_algorithm(together ? "auto" : kInPieces[chances.pick(Chance::gpus_algorithm, std::size(kInPieces))]);
-    }
-    if (!chances.has(Chance::gpus_few_bytes)) s.job.set_chunk_bytes(std::max<std::uint64_t>(s.job.chunk_bytes(), 8192));
-    if (options.chunk_bytes) s.job.set_chunk_bytes(*options.chunk_bytes);
-  }
+  if (s.gpus) draw_gpus(s, options, chances);
   s.spills = s.disks && options.spills.value_or(chances.has(Chance::spills));
   s.one_host = s.program.long_allreduces && chances.has(Chance::one_host);
   s.sees = static_cast<Setting::Sees>(chances.pick(Chance::sees, 3));

@@ -152,6 +152,7 @@ class SimWorker final : private SimTransport::Owner {
     std::vector<std::byte> before;  // the memory when the call was made
     // Of one whose memory lies on the GPU: where the engine finds it.
     std::shared_ptr<std::vector<std::uint64_t>> host;
+    std::size_t in_at = 0, in_bytes = 0;  // as the call is told; of a broadcast nothing
     std::size_t out_at = 0, out_bytes = 0;
     std::shared_ptr<worker::Call> call;
     bool reaped = false;
@@ -231,6 +232,10 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool load();
   void begin_from(const worker::Checkpoints::State& state);
   [[nodiscard]] bool checkpoint(const ProgramStep& step);
+  [[nodiscard]] std::optional<Status> take_logged(const ProgramStep& step);
+  [[nodiscard]] Status take_state(const ProgramStep& step, const std::vector<std::byte>& global,
+                                  const std::vector<std::byte>* local, const worker::StateHashes& agreed);
+  [[nodiscard]] Status take_on_gpu(const std::vector<std::byte>& global, const std::vector<std::byte>* local);
   [[nodiscard]] bool make_groups(std::size_t position);
   [[nodiscard]] bool split(std::size_t first);
   [[nodiscard]] bool meet(std::size_t g);
@@ -244,6 +249,12 @@ class SimWorker final : private SimTransport::Owner {
   bool alter(ProgramStep& step);
   void alter(std::vector<std::byte>& state, Random& draws);
   void submit(ProgramStep step, std::int32_t place, bool altered);
+  void lay_out(ActiveCall& a, const ProgramStep& step);
+  void specify(ActiveCall& a, const ProgramStep& step, const std::vector<std::uint64_t>& sent,
+               const std::vector<std::uint64_t>& got);
+  static int prepare(void* call);
+  [[nodiscard]] bool put_on_gpu(ActiveCall& a, const ProgramStep& step);
+  void begin_call(ActiveCall& a, GroupId group, bool on_gpu);
   void reap(ActiveCall& call);
   void leave_by(Micros by_us);
   void look_at_drain();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "chaos/sim/elements.h"
 #include "recovery/base/limits.h"
 
 namespace warren::chaos {
@@ -50,41 +51,66 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   ActiveCall& a = *active;
   a.place = place;
   a.altered = altered;
-  const std::size_t width = width_of(step);
-  const std::uint64_t in = program_.in_count(step, place), out = program_.out_count(step, place);
-  const std::int64_t offset = program_.in_place_at(step, place);
-  const std::uint64_t shift = static_cast<std::uint64_t>(offset < 0 ? -offset : offset);
-  a.memory.assign((in + out + shift + 2) * width / sizeof(std::uint64_t) + 4, 0);
-  std::fill(a.bytes().begin(), a.bytes().end(), kUntouched);
-  std::size_t in_at = 16;
-  a.out_at = 16 + (in * width + 7) / 8 * 8;
-  if (step.in_place) {
-    in_at = 16 + (offset > 0 ? shift * width : 0);
-    a.out_at = 16 + (offset < 0 ? shift * width : 0);
-  }
-  a.out_bytes = out * width;
-  const bool holds_data = step.collective == Collective::kBroadcast && place == step.root;
-  // A rank that makes other calls goes on with the right results: only its calls are wrong.
-  const auto* right = desynced_ ? judge_.oracle(timeline_).expected(step.index) : nullptr;
-  const std::uint64_t key = right != nullptr ? right->keys[static_cast<std::size_t>(place)]
-                            : step.values == Values::kFresh
-                                ? world_.random.next()
-                                : program_.input_key(step, place, state_, judge_.oracle(timeline_).salt());
-  a.input = program_.input(step, place, key);
-  a.input_at = holds_data ? a.out_at : in_at;
-  const bool prepares = step.prepares;
-  if (!a.input.empty() && !prepares) std::memcpy(a.bytes().data() + a.input_at, a.input.data(), a.input.size());
-  a.before.assign(a.bytes().begin(), a.bytes().end());
-
+  lay_out(a, step);
   a.call = std::make_shared<worker::Call>();
   a.call->blocking = step.blocking;
   if (step.setup) a.call->setup = Program::setup_name(*step.setup);
+  std::vector<std::uint64_t> sent, got;  // the call refers to them until it is submitted
+  if (step.collective == Collective::kAllToAllv) {
+    sent = program_.sent_by(step, place);
+    got = program_.got_by(step, place);
+  }
+  specify(a, step, sent, got);
+  const bool on_gpu = put_on_gpu(a, step);
+  const auto size = static_cast<std::int32_t>(program_.members(step).size());
+  const GroupId group = program_.groups()[step.group].id;
+  // A round of blocks is what narrow() makes of a call that was valid.
+  const bool narrowed = step.type == DataType::kF32AsI8;
+  const Status valid = narrowed ? Status() : worker::validate(a.call->spec, {place, size});
+  a.step = std::move(step);
+  if (!valid.ok()) return world_.violated("Program", valid.describe());
+  calls_.push_back(std::move(active));
+  begin_call(a, group, on_gpu);
+}
+
+// Makes the memory of a call, with its input unless that is prepared.
+void SimWorker::lay_out(ActiveCall& a, const ProgramStep& step) {
+  const std::size_t width = width_of(step);
+  const std::uint64_t in = program_.in_count(step, a.place), out = program_.out_count(step, a.place);
+  const std::int64_t offset = program_.in_place_at(step, a.place);
+  const std::uint64_t shift = static_cast<std::uint64_t>(offset < 0 ? -offset : offset);
+  a.memory.assign((in + out + shift + 2) * width / sizeof(std::uint64_t) + 4, 0);
+  std::fill(a.bytes().begin(), a.bytes().end(), kUntouched);
+  a.in_at = 16;
+  a.in_bytes = in * width;
+  a.out_at = 16 + (in * width + 7) / 8 * 8;
+  if (step.in_place) {
+    a.in_at = 16 + (offset > 0 ? shift * width : 0);
+    a.out_at = 16 + (offset < 0 ? shift * width : 0);
+  }
+  a.out_bytes = out * width;
+  const bool holds_data = step.collective == Collective::kBroadcast && a.place == step.root;
+  // A rank that makes other calls goes on with the right results: only its calls are wrong.
+  const auto* right = desynced_ ? judge_.oracle(timeline_).expected(step.index) : nullptr;
+  const std::uint64_t key = right != nullptr ? right->keys[static_cast<std::size_t>(a.place)]
+                            : step.values == Values::kFresh
+                                ? world_.random.next()
+                                : program_.input_key(step, a.place, state_, judge_.oracle(timeline_).salt());
+  a.input = program_.input(step, a.place, key);
+  a.input_at = holds_data ? a.out_at : a.in_at;
+  if (!a.input.empty() && !step.prepares) std::memcpy(a.bytes().data() + a.input_at, a.input.data(), a.input.size());
+  a.before.assign(a.bytes().begin(), a.bytes().end());
+}
+
+// `sent`, `got`: of an all_to_allv, by rank.
+void SimWorker::specify(ActiveCall& a, const ProgramStep& step, const std::vector<std::uint64_t>& sent,
+                        const std::vector<std::uint64_t>& got) {
   worker::CallSpec& spec = a.call->spec;
   spec.collective = step.collective;
   spec.type = step.type;
   spec.op = step.op;
   const bool bufferless = step.collective == Collective::kBroadcast || step.collective == Collective::kBarrier;
-  spec.input = bufferless ? nullptr : a.bytes().data() + in_at;
+  spec.input = bufferless ? nullptr : a.bytes().data() + a.in_at;
   spec.output = step.collective == Collective::kBarrier ? nullptr : a.bytes().data() + a.out_at;
   if (world_.is(Mutant::works_in_place) && step.in_place && !a.input.empty()) {
     a.shadow = a.input;
@@ -92,10 +118,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   }
   spec.count = step.count;
   if (step.type == DataType::kF32AsI8) spec.values = step.count * kI8BlockValues;
-  std::vector<std::uint64_t> sent, got;
   if (step.collective == Collective::kAllToAllv) {
-    sent = program_.sent_by(step, place);
-    got = program_.got_by(step, place);
     spec.counts = sent;
     spec.counts_from = got;
   } else {
@@ -104,7 +127,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   spec.root = step.root;
   spec.site = step.site;
   if (step.collective == Collective::kPoint) {
-    spec.sends = place == step.root;
+    spec.sends = a.place == step.root;
     spec.root = spec.sends ? step.receiver : step.root;
     spec.tag = step.tag;
   }
@@ -114,56 +137,60 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
     // Any address says "swapped".
     if (world_.is(Mutant::operands_swapped) && rank_ == Rank(1)) spec.custom_context = &world_;
   }
-  const auto prepare = [](void* context) {
-    ActiveCall& call = *static_cast<ActiveCall*>(context);
-    ++call.prepared;
-    // A rank without input runs the same function, which may write where the result will stand.
-    const auto output = call.bytes().subspan(call.out_at, call.out_bytes);
-    if (call.input.empty()) std::fill(output.begin(), output.end(), kScribbled);
-    if (!call.input.empty()) std::memcpy(call.bytes().data() + call.input_at, call.input.data(), call.input.size());
-    call.before.assign(call.bytes().begin(), call.bytes().end());
-    return 0;
-  };
-  if (prepares) {
+  if (step.prepares) {
     spec.prepare = prepare;
     spec.prepare_context = &a;
   }
+}
+
+// The function that prepares an input, of `call`.
+int SimWorker::prepare(void* call) {
+  ActiveCall& a = *static_cast<ActiveCall*>(call);
+  ++a.prepared;
+  // A rank without input runs the same function, which may write where the result will stand.
+  const auto output = a.bytes().subspan(a.out_at, a.out_bytes);
+  if (a.input.empty()) std::fill(output.begin(), output.end(), kScribbled);
+  if (!a.input.empty()) std::memcpy(a.bytes().data() + a.input_at, a.input.data(), a.input.size());
+  a.before.assign(a.bytes().begin(), a.bytes().end());
+  return 0;
+}
+
+// Most large calls of a rank that has a GPU have their memory there. True: this one does.
+bool SimWorker::put_on_gpu(ActiveCall& a, const ProgramStep& step) {
   const bool on_gpu = gpu_ && step.collective != Collective::kPoint && !step.setup &&
-                      std::max(in * width, a.out_bytes) > kLeastOnGpu && world_.random.chance(0.95);
-  if (on_gpu) {
-    a.host = std::make_shared<std::vector<std::uint64_t>>(a.memory.size());
-    std::byte* const host = reinterpret_cast<std::byte*>(a.host->data());
-    const bool reduces = step.collective == Collective::kAllreduce || step.collective == Collective::kReduceScatter ||
-                         step.collective == Collective::kReduceScatterv;
-    const bool gathers = step.collective == Collective::kAllgather || step.collective == Collective::kAllgatherv;
-    const bool may_lend = gathers || (reduces && combined_on_gpus(step.type, step.op));
-    auto buffers = std::make_unique<SimGpuCall>(
-        *gpu_, may_lend ? &*shares_ : nullptr,
-        SimGpuCall::Buffer{a.bytes().data() + a.input_at, host + a.input_at, a.input.size()},
-        SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes, a.host},
-        prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);
-    if (spec.input != nullptr) spec.input = host + in_at;
-    spec.output = host + a.out_at;
-    if (prepares || !a.input.empty()) {
-      spec.prepare = [](void* call) {
-        static_cast<SimGpuCall*>(call)->begin_filling();
-        return 0;
-      };
-      spec.prepare_context = buffers.get();
-    }
-    a.call->buffers = std::move(buffers);
+                      std::max(a.in_bytes, a.out_bytes) > kLeastOnGpu && world_.random.chance(0.95);
+  if (!on_gpu) return false;
+  worker::CallSpec& spec = a.call->spec;
+  a.host = std::make_shared<std::vector<std::uint64_t>>(a.memory.size());
+  std::byte* const host = reinterpret_cast<std::byte*>(a.host->data());
+  const bool reduces = step.collective == Collective::kAllreduce || step.collective == Collective::kReduceScatter ||
+                       step.collective == Collective::kReduceScatterv;
+  const bool gathers = step.collective == Collective::kAllgather || step.collective == Collective::kAllgatherv;
+  const bool may_lend = gathers || (reduces && combined_on_gpus(step.type, step.op));
+  auto buffers = std::make_unique<SimGpuCall>(
+      *gpu_, may_lend ? &*shares_ : nullptr,
+      SimGpuCall::Buffer{a.bytes().data() + a.input_at, host + a.input_at, a.input.size()},
+      SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes, a.host},
+      step.prepares ? std::function<void()>([&a] { prepare(&a); }) : nullptr);
+  if (spec.input != nullptr) spec.input = host + a.in_at;
+  spec.output = host + a.out_at;
+  if (step.prepares || !a.input.empty()) {
+    spec.prepare = [](void* call) {
+      static_cast<SimGpuCall*>(call)->begin_filling();
+      return 0;
+    };
+    spec.prepare_context = buffers.get();
   }
-  const auto size = static_cast<std::int32_t>(program_.members(step).size());
-  const GroupId group = program_.groups()[step.group].id;
-  // A round of blocks is what narrow() makes of a call that was valid.
-  const bool narrowed = step.type == DataType::kF32AsI8;
-  const Status valid = narrowed ? Status() : worker::validate(spec, {place, size});
-  a.step = std::move(step);
-  if (!valid.ok()) return world_.violated("Program", valid.describe());
-  calls_.push_back(std::move(active));
+  a.call->buffers = std::move(buffers);
+  return true;
+}
+
+// Gives the engine a call, which is valid.
+void SimWorker::begin_call(ActiveCall& a, GroupId group, bool on_gpu) {
+  worker::CallSpec& spec = a.call->spec;
   a.call->self = a.call;
   if (a.step.values == Values::kFresh && spec.sends) judge_.sends(a.step, timeline_, host());
-  const bool repeats = a.step.blocking && !a.step.setup && !prepares && !on_gpu;
+  const bool repeats = a.step.blocking && !a.step.setup && !a.step.prepares && !on_gpu;
   const RoundId round = life_.engine().next_round(group);
   const bool at_once = repeats && life_.engine().run_at_once(group, spec, 1);
   if (at_once) {

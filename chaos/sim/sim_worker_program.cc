@@ -155,81 +155,12 @@ void SimWorker::begin_from(const worker::Checkpoints::State& state) {
 bool SimWorker::checkpoint(const ProgramStep& step) {
   if (!life_.failure().ok()) return false;
   if (!remove_groups(step.index)) return false;
-  Status status;
   waits_for_commit_ = false;
-  if (!life_.logs()) {
-    if (life_.engine().stopped()) return false;
-    status = life_.engine().begin_version(life_.engine().version().next());
-  } else {
-    if (life_.engine().stopped() || !give_state()) return false;
-    waits_for_commit_ = !life_.checkpoints().may_take();
-    if (waits_for_commit_) {
-      watch_waits();
-      return false;
-    }
-    // A rank may have made other calls unnoticed. It saves the right state all the same: only its calls are wrong.
-    const ProgramState* right = desynced_ ? judge_.oracle(timeline_).state_at(step.version, rank_) : nullptr;
-    auto global = program_.saved_global(step.version, right != nullptr ? *right : state_);
-    const auto local = program_.saved_local(step.version, rank_, right != nullptr ? *right : state_);
-    const worker::PlacedState local_state = local;
-    // Of what the ranks take from a root, all of them have heard in a round.
-    const worker::StateHashes agreed(global);
-    bool with_local = step.local;
-    if (settings_.world_size() > 1 &&
-        world_.gives_other_state(worker_id(), attempt(), life_.engine().timeline(), step.version)) {
-      judge_.excuse_rollback();
-      if (world_.keeps_transcript()) world_.tell(describe() + " checkpoints a state that the others do not have");
-      Random draws(Random::mix(life_.engine().timeline().value) + step.version.value);
-      if (draws.chance(0.3) && !step.lazy && !life_.engine().plan().shrinks) {
-        with_local = !with_local;
-      } else {
-        alter(global, draws);
-      }
-    }
-    // Of each checkpoint at some ranks, and in turn at all.
-    const bool on_gpu = !life_.engine().plan().shrinks &&
-                        (step.version.value + static_cast<std::uint64_t>(rank_.value)) % kEveryOnGpu == 0;
-    if (step.lazy) {
-      status = life_.checkpoints().take_later();
-      owed_state_ = global;
-    } else if (step.state_from) {
-      const worker::PlacedState global_state = global;
-      status = life_.checkpoints().take_from_root(step.state_from == rank_ ? &global_state : nullptr,
-                                                  with_local ? &local_state : nullptr, agreed);
-    } else if (on_gpu) {
-      const Ranges share = life_.checkpoints().share_of(global.size());
-      status = life_.checkpoints().take_in_parts(global.size(),
-                                                 with_local ? std::optional<std::uint64_t>(local.size()) : std::nullopt,
-                                                 share, worker::StateHashes(global));
-      const auto cut = [this](worker::StateKind kind, std::span<const std::byte> state, const Ranges& bytes) {
-        for (const Interval& i : bytes.intervals()) {
-          const std::uint64_t most = (i.end - i.begin + 1) / 2;
-          for (std::uint64_t at = i.begin; at < i.end; at += most) {
-            const auto part = state.subspan(at, std::min(most, i.end - at));
-            parts_.push_back({kind, at, {part.begin(), part.end()}});
-          }
-        }
-      };
-      if (status.ok()) {
-        cut(worker::StateKind::kGlobal, global, share);
-        if (with_local) cut(worker::StateKind::kLocal, local, Ranges(0, local.size()));
-        if (!parts_.empty()) {
-          if (world_.is(Mutant::votes_without_its_state) && life_.checkpoints().pending() == 0)
-            vote_early(worker::StateHashes(global).digest(with_local, settings_.world_size()));
-          bring_part();
-        }
-      }
-    } else {
-      status = life_.checkpoints().take(global, with_local ? &local_state : nullptr);
-    }
-    if (passes(KillPoint::kCheckpoint)) {
-      links_.doomed();
-      return false;
-    }
-    judge_.pending(life_.checkpoints().pending());
-    life_.taken(status);
-    carry_out_life();
-  }
+  if (life_.engine().stopped()) return false;
+  const std::optional<Status> taken =
+      life_.logs() ? take_logged(step) : life_.engine().begin_version(life_.engine().version().next());
+  if (!taken) return false;
+  const Status& status = *taken;
   if (!status.ok()) {
     if (world_.keeps_transcript()) world_.tell(describe() + ": " + status.describe());
     program_fails(status);
@@ -251,6 +182,88 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
     world_.tell(describe() + " has taken checkpoint " + std::to_string(step.version.value - 1));
   }
   return true;
+}
+
+// Takes a checkpoint that is logged. nullopt: not yet, or this process has ended.
+std::optional<Status> SimWorker::take_logged(const ProgramStep& step) {
+  if (!give_state()) return std::nullopt;
+  waits_for_commit_ = !life_.checkpoints().may_take();
+  if (waits_for_commit_) {
+    watch_waits();
+    return std::nullopt;
+  }
+  // A rank may have made other calls unnoticed. It saves the right state all the same: only its calls are wrong.
+  const ProgramState* right = desynced_ ? judge_.oracle(timeline_).state_at(step.version, rank_) : nullptr;
+  auto global = program_.saved_global(step.version, right != nullptr ? *right : state_);
+  const auto local = program_.saved_local(step.version, rank_, right != nullptr ? *right : state_);
+  const worker::StateHashes agreed(global);
+  bool with_local = step.local;
+  if (settings_.world_size() > 1 &&
+      world_.gives_other_state(worker_id(), attempt(), life_.engine().timeline(), step.version)) {
+    judge_.excuse_rollback();
+    if (world_.keeps_transcript()) world_.tell(describe() + " checkpoints a state that the others do not have");
+    Random draws(Random::mix(life_.engine().timeline().value) + step.version.value);
+    if (draws.chance(0.3) && !step.lazy && !life_.engine().plan().shrinks) {
+      with_local = !with_local;
+    } else {
+      alter(global, draws);
+    }
+  }
+  Status status = take_state(step, global, with_local ? &local : nullptr, agreed);
+  if (passes(KillPoint::kCheckpoint)) {
+    links_.doomed();
+    return std::nullopt;
+  }
+  judge_.pending(life_.checkpoints().pending());
+  life_.taken(status);
+  carry_out_life();
+  return status;
+}
+
+// `agreed`: the hashes of the state that a root gives, which all ranks have heard in a round.
+Status SimWorker::take_state(const ProgramStep& step, const std::vector<std::byte>& global,
+                             const std::vector<std::byte>* local, const worker::StateHashes& agreed) {
+  if (step.lazy) {
+    Status status = life_.checkpoints().take_later();
+    owed_state_ = global;
+    return status;
+  }
+  const std::optional<worker::PlacedState> local_state =
+      local != nullptr ? std::optional<worker::PlacedState>(*local) : std::nullopt;
+  if (step.state_from) {
+    const worker::PlacedState global_state = global;
+    return life_.checkpoints().take_from_root(step.state_from == rank_ ? &global_state : nullptr,
+                                              local_state ? &*local_state : nullptr, agreed);
+  }
+  // Of each checkpoint at some ranks, and in turn at all.
+  const bool on_gpu = !life_.engine().plan().shrinks &&
+                      (step.version.value + static_cast<std::uint64_t>(rank_.value)) % kEveryOnGpu == 0;
+  if (on_gpu) return take_on_gpu(global, local);
+  return life_.checkpoints().take(global, local_state ? &*local_state : nullptr);
+}
+
+Status SimWorker::take_on_gpu(const std::vector<std::byte>& global, const std::vector<std::byte>* local) {
+  const Ranges share = life_.checkpoints().share_of(global.size());
+  Status status = life_.checkpoints().take_in_parts(
+      global.size(), local != nullptr ? std::optional<std::uint64_t>(local->size()) : std::nullopt, share,
+      worker::StateHashes(global));
+  const auto cut = [this](worker::StateKind kind, std::span<const std::byte> state, const Ranges& bytes) {
+    for (const Interval& i : bytes.intervals()) {
+      const std::uint64_t most = (i.end - i.begin + 1) / 2;
+      for (std::uint64_t at = i.begin; at < i.end; at += most) {
+        const auto part = state.subspan(at, std::min(most, i.end - at));
+        parts_.push_back({kind, at, {part.begin(), part.end()}});
+      }
+    }
+  };
+  if (!status.ok()) return status;
+  cut(worker::StateKind::kGlobal, global, share);
+  if (local != nullptr) cut(worker::StateKind::kLocal, *local, Ranges(0, local->size()));
+  if (parts_.empty()) return status;
+  if (world_.is(Mutant::votes_without_its_state) && life_.checkpoints().pending() == 0)
+    vote_early(worker::StateHashes(global).digest(local != nullptr, settings_.world_size()));
+  bring_part();
+  return status;
 }
 
 // Gives the state that a lazy checkpoint owes, before the next call. False: it could not be, and the program ends.

@@ -48,11 +48,13 @@ enum class Side { kWorker, kTracker };
 // input's size times a small constant.
 [[nodiscard]] Result<wire::Envelope> decode_envelope(std::span<const std::byte> bytes, Side from);
 
-// One function a message kind; each says why the message is invalid. Public so that tests and fuzzers reach them.
+// One function a message kind; each says why the message is invalid. Public so that tests and fuzzers reach them. They
+// stand in the files *_checks.cc beside this one.
 [[nodiscard]] Status validate(const wire::Join& join);
 [[nodiscard]] Status validate(const wire::Held& held);
 [[nodiscard]] Status validate(const wire::Heartbeat& heartbeat);
 [[nodiscard]] Status validate(const wire::LinkBroken& broken);
+[[nodiscard]] Status validate(const wire::About& about);
 [[nodiscard]] Status validate(const wire::RoundFailed& failed);
 [[nodiscard]] Status validate(const wire::Stopped& stopped);
 [[nodiscard]] Status validate(const wire::Leave& leave);

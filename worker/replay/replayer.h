@@ -7,8 +7,8 @@
 // bytes, striped over the holders, several requests in flight each, ahead of what is wanted within a window. Every byte
 // is checked against its checksum and the round's fingerprint before it is written to the program's buffer.
 //
-// Bounded: requests in flight, bytes in flight, what is kept of listings, and the cache of what was fetched ahead (the
-// constants in replayer.cc). Whoever does not answer within the plan's time is asked no more, another rank of its host
+// Bounded: requests and bytes in flight, the cache of what was fetched ahead (fetch_window.cc), and what is kept of
+// listings (listings.cc). A rank that does not answer within the plan's time is asked no more, another rank of its host
 // is; once a host has no other rank, all of them are tried again at intervals. Every wait has a deadline.
 //
 // Threads: one at a time, the owner of the data path.

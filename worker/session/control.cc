@@ -1,11 +1,9 @@
 #include "worker/session/control.h"
 
-#include <sched.h>
 #include <sodium.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-#include <zmq.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,8 +20,9 @@
 #include "storage/start_thread.h"
 #include "storage/zeromq.h"
 #include "worker/life/dead_segments.h"
-#include "worker/life/plans.h"
 #include "worker/rounds/logged.h"
+#include "worker/session/memberships.h"
+#include "worker/session/process_traits.h"
 #include "worker/settings/agreed.h"
 #include "worker/system/netinfo.h"
 #include "worker/system/stacks.h"
@@ -31,23 +30,11 @@
 namespace warren::worker {
 namespace {
 
-constexpr int kLingerMs = 500;
 constexpr std::int64_t kLookAtDrainMs = 20;
 constexpr std::int64_t kStackTimeoutMs = 200;  // for one thread
-constexpr int kSendQueueMessages = 1000;
-constexpr const char* kMonitor = "inproc://warren-control-monitor-";
-// Not ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL: with it ZeroMQ 4.3.4 no longer reads a connection of which a message did not
-// decrypt, and does not close it (tracker/handshake_watch.h says why).
-constexpr int kMonitored = ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED;
 // A tracker that answers no more is called again over a new connection: after this time, or some heartbeats if they are
 // rarer, and then more and more seldom.
-constexpr std::int64_t kLeastPatienceMs = 2000, kMostPatienceMs = 60'000;
-// The same for a connection that was closed, which ZeroMQ makes again by itself where it does.
-constexpr std::int64_t kClosedPatienceMs = 300;
-
-std::string zmq_text() {
-  return zmq_strerror(zmq_errno());
-}
+constexpr std::int64_t kLeastPatienceMs = 2000;
 
 warren_log_level level_of(Severity severity) {
   switch (severity) {
@@ -67,89 +54,7 @@ bool may_hold_stale(const KeeperLink::Kept& kept) {
   return !view.ok() || ever_written(view.value());
 }
 
-// The cores that the process may run on when it joins. What cannot be told is not known.
-wire::Traits traits_of_process(bool maps, bool gpu) {
-  wire::Traits traits;
-  traits.set_maps(maps);
-  traits.set_gpu(gpu);
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return traits;
-  traits.set_cores(static_cast<std::uint32_t>(CPU_COUNT(&allowed)));
-  std::uint32_t first = 0;
-  while (first < CPU_SETSIZE && !CPU_ISSET(first, &allowed)) ++first;
-  if (traits.cores() != 0) traits.set_first_core(first);
-  return traits;
-}
-
 }  // namespace
-
-// The connection to the tracker. ZeroMQ makes it again when it breaks, but not always: after some failures of a
-// handshake it never tries again. Hence renew().
-struct Control::Sockets {
-  Sockets(std::string tracker_name, std::optional<storage::JobCredentials> credentials)
-      : name(std::move(tracker_name)), keys(std::move(credentials)) {}
-  Sockets(const Sockets&) = delete;
-  Sockets& operator=(const Sockets&) = delete;
-  ~Sockets() {
-    close();
-    if (context != nullptr) end_zeromq(context);  // at most kLingerMs
-  }
-
-  // A new connection instead of the one there is. What was said over that one and not heard is lost.
-  Status renew() {
-    const SignalsBlocked here;  // ZeroMQ's calls fail when one comes
-    close();
-    tracker = context == nullptr ? nullptr : zmq_socket(context, ZMQ_DEALER);
-    if (tracker == nullptr) return {Code::kUnavailable, "cannot make a ZeroMQ socket: " + zmq_text()};
-    bool ok = set(ZMQ_LINGER, kLingerMs) && set(ZMQ_IPV6, 1) && set(ZMQ_RECONNECT_IVL, 50) &&
-              set(ZMQ_RECONNECT_IVL_MAX, 1000) && set(ZMQ_SNDHWM, kSendQueueMessages) && never_stop_reading(tracker) &&
-              set(ZMQ_IMMEDIATE, 0);
-    const auto largest = static_cast<std::int64_t>(limits::kMaxControlMessageBytes);
-    ok = ok && zmq_setsockopt(tracker, ZMQ_MAXMSGSIZE, &largest, sizeof largest) == 0;
-    if (keys) {
-      ok = ok && set(ZMQ_CURVE_SERVERKEY, keys->tracker_public_z85) &&
-           set(ZMQ_CURVE_PUBLICKEY, keys->worker.public_z85) && set(ZMQ_CURVE_SECRETKEY, keys->worker.secret_z85);
-    }
-    const std::string events = kMonitor + std::to_string(++connections);
-    ok = ok && zmq_socket_monitor(tracker, events.c_str(), kMonitored) == 0;
-    monitor = ok ? zmq_socket(context, ZMQ_PAIR) : nullptr;
-    if (monitor != nullptr) {
-      const int zero = 0;
-      zmq_setsockopt(monitor, ZMQ_LINGER, &zero, sizeof zero);
-    }
-    if (monitor == nullptr || zmq_connect(monitor, events.c_str()) != 0) {
-      return {Code::kInternal, "cannot set up the connection to the tracker: " + zmq_text()};
-    }
-    if (zmq_connect(tracker, ("tcp://" + name).c_str()) != 0) {
-      return {Code::kInvalidArgument, "cannot connect to a tracker at " + name + ": " + zmq_text()};
-    }
-    return {};
-  }
-
-  const std::string name;
-  const std::optional<storage::JobCredentials> keys;
-  void* context = zmq_ctx_new();
-  void* tracker = nullptr;
-  void* monitor = nullptr;
-  std::uint64_t connections = 0;
-  // Without a word from the tracker for so long, the connection is made anew.
-  TimeMs silent_since;
-  std::int64_t patience_ms = 0;
-
- private:
-  void close() {
-    if (tracker != nullptr) {
-      zmq_socket_monitor(tracker, nullptr, 0);
-      zmq_close(tracker);
-    }
-    if (monitor != nullptr) zmq_close(monitor);
-    tracker = monitor = nullptr;
-  }
-  bool set(int option, int value) { return zmq_setsockopt(tracker, option, &value, sizeof value) == 0; }
-  bool set(int option, const std::string& value) {
-    return zmq_setsockopt(tracker, option, value.data(), value.size()) == 0;
-  }
-};
 
 Control::Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,
                  const Services& services)
@@ -207,10 +112,10 @@ Status Control::open(const Settings& settings) {
   const handshake::LinkKey link_key = credentials ? credentials->link_key : handshake::LinkKey();
 
   if (Status s = has_room_for_zeromq(1); !s.ok()) return s.because_of_this("cannot call the tracker");
-  sockets_ = std::make_unique<Sockets>(tracker_name_, std::move(credentials));
-  if (Status s = sockets_->renew(); !s.ok()) return s;
-  first_patience_ms_ = std::max(kLeastPatienceMs, 4 * heartbeat_interval_ms(settings.round_timeout_ms));
-  heard();
+  const std::int64_t patience_ms = std::max(kLeastPatienceMs, 4 * heartbeat_interval_ms(settings.round_timeout_ms));
+  tracker_ = std::make_unique<TrackerSocket>(tracker_name_, std::move(credentials), patience_ms);
+  if (Status s = tracker_->renew(); !s.ok()) return s;
+  tracker_->heard(now());
 
   const auto reach = open_links(settings, link_key);
   if (!reach.ok()) return reach.status();
@@ -355,7 +260,7 @@ Control::~Control() {
   life_sign_.leave();
   connector_.reset();
   segments_.reset();
-  sockets_.reset();
+  tracker_.reset();
   if (wake_fd_ >= 0) ::close(wake_fd_);
   if (watch_fd_ >= 0) ::close(watch_fd_);
 }
@@ -488,9 +393,7 @@ void Control::loop() {
     connector_->collect_pollfds(fds);
     if (segments_) segments_->collect_pollfds(fds);
     items.clear();
-    for (void* socket : {sockets_->tracker, sockets_->monitor}) {
-      if (socket != nullptr) items.push_back({socket, 0, ZMQ_POLLIN, 0});
-    }
+    tracker_->collect(items);
     items.push_back({nullptr, wake_fd_, ZMQ_POLLIN, 0});
     items.push_back({nullptr, watch_fd_, ZMQ_POLLIN, 0});
     for (const pollfd& p : fds) {
@@ -511,7 +414,7 @@ void Control::loop() {
     do_posted();
     if (ends_) return;
     receive();
-    watch_monitor();
+    watch_connection();
     renew_silent_connection();
     watch_links();
     look_at_drain();
@@ -547,92 +450,32 @@ void Control::do_posted() {
 }
 
 void Control::receive() {
-  zmq_msg_t message;
-  while (true) {
-    zmq_msg_init(&message);
-    if (zmq_msg_recv(&message, sockets_->tracker, ZMQ_DONTWAIT) < 0) {
-      zmq_msg_close(&message);
-      return;
-    }
-    auto envelope = decode_envelope({static_cast<const std::byte*>(zmq_msg_data(&message)), zmq_msg_size(&message)},
-                                    Side::kTracker);
-    zmq_msg_close(&message);
+  while (auto envelope = tracker_->receive()) {
     std::vector<WorkerEffect> effects;
-    if (envelope.ok()) {
-      heard();
-      machine_->on_message(envelope.value(), now(), effects);
+    if (envelope->ok()) {
+      tracker_->heard(now());
+      machine_->on_message(envelope->value(), now(), effects);
     } else {
-      log_(WARREN_LOG_WARNING, "a message from " + tracker_name_ + " was dropped: " + envelope.status().describe());
-      machine_->on_connection_trouble(envelope.status().describe(), now(), effects);
+      log_(WARREN_LOG_WARNING, "a message from " + tracker_name_ + " was dropped: " + envelope->status().describe());
+      machine_->on_connection_trouble(envelope->status().describe(), now(), effects);
     }
     run_effects(std::move(effects));
   }
-}
-
-void Control::heard() {
-  sockets_->silent_since = now();
-  sockets_->patience_ms = first_patience_ms_;
 }
 
 void Control::renew_silent_connection() {
-  if (!machine_->next_deadline() || now() - sockets_->silent_since < sockets_->patience_ms) return;
-  sockets_->silent_since = now();
-  sockets_->patience_ms = std::min(2 * sockets_->patience_ms, kMostPatienceMs);
-  last_event_ = 0;
-  if (const Status s = sockets_->renew(); !s.ok()) {
-    std::vector<WorkerEffect> effects;
-    machine_->on_connection_trouble(s.describe(), now(), effects);
-    run_effects(std::move(effects));
-  }
+  if (!machine_->next_deadline() || !tracker_->is_silent(now())) return;
+  if (const Status s = tracker_->renew_silent(now()); !s.ok()) on_connection_trouble(s.describe());
 }
 
-void Control::watch_monitor() {
-  while (true) {
-    zmq_msg_t message;
-    zmq_msg_init(&message);
-    if (zmq_msg_recv(&message, sockets_->monitor, ZMQ_DONTWAIT) < 0) {
-      zmq_msg_close(&message);
-      return;
-    }
-    std::uint16_t event = 0;
-    if (zmq_msg_size(&message) >= sizeof event) std::memcpy(&event, zmq_msg_data(&message), sizeof event);
-    const bool more = zmq_msg_more(&message) != 0;
-    zmq_msg_close(&message);
-    if (more) {
-      zmq_msg_init(&message);
-      (void)zmq_msg_recv(&message, sockets_->monitor, ZMQ_DONTWAIT);  // the address, which we know
-      zmq_msg_close(&message);
-    }
-    const std::uint16_t before = std::exchange(last_event_, event);
-    std::string what;
-    switch (event) {
-      case ZMQ_EVENT_CONNECT_RETRIED:
-        // The connection that ended was told already.
-        if (before == ZMQ_EVENT_DISCONNECTED) continue;
-        what = "nobody answers at " + tracker_name_;
-        break;
-      case ZMQ_EVENT_DISCONNECTED:
-        if (before == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-          what = "the connection to " + tracker_name_ + " was closed";
-          // ZeroMQ does not make it again if bytes did not decrypt.
-          sockets_->silent_since = now();
-          sockets_->patience_ms = kClosedPatienceMs;
-          break;
-        }
-        what =
-            "the tracker at " + tracker_name_ +
-            " does not accept this worker's key, or ended the connection before it could: is the secret file made for "
-            "this tracker, and do both ends use authentication?";
-        break;
-      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-        heard();  // a new connection has as long as the first one
-        continue;
-      default: continue;
-    }
-    std::vector<WorkerEffect> effects;
-    machine_->on_connection_trouble(what, now(), effects);
-    run_effects(std::move(effects));
-  }
+void Control::watch_connection() {
+  while (const auto trouble = tracker_->next_trouble(now())) on_connection_trouble(*trouble);
+}
+
+void Control::on_connection_trouble(const std::string& what) {
+  std::vector<WorkerEffect> effects;
+  machine_->on_connection_trouble(what, now(), effects);
+  run_effects(std::move(effects));
 }
 
 std::string Control::waits_for(Rank peer) const {
@@ -755,7 +598,7 @@ bool Control::end_process(bool at_once, const std::function<void()>& say) {
   return data_path_.leave(at_once, preempted_ ? kExitPreempted : kExitFenced, [&] {
     life_sign_.drained();
     say();
-    sockets_.reset();  // what was said goes out
+    tracker_.reset();  // what was said goes out
   });
 }
 
@@ -778,51 +621,13 @@ void Control::beat() {
 void Control::install(const wire::Plan& plan) {
   life_sign_.placed();
   progress_.restart();  // a heartbeat may be due while the data path is being installed
-  Connector::Membership m;
-  m.generation = Generation(plan.generation());
-  m.timeout_ms = static_cast<std::int64_t>(plan.settings().round_timeout_ms());
-  std::string host;
-  for (const wire::Member& member : plan.members()) {
-    Connector::Peer peer;
-    peer.incarnation = Incarnation(member.incarnation());
-    for (const wire::Endpoint& p : member.endpoints()) {
-      peer.addresses.push_back({p.address(), static_cast<std::uint16_t>(p.port())});
-    }
-    if (peer.incarnation == self_) {
-      m.self = Rank(static_cast<std::int32_t>(member.rank()));
-      host = member.host_id();
-    }
-    m.peers.push_back(std::move(peer));
-  }
-  std::vector<Way> ways = ways_of(plan, m.self);
-  for (std::size_t r = 0; r < m.peers.size(); r++) {
-    m.peers[r].same_host = ways[r].within_host;
-    m.peers[r].streams = ways[r].streams;
-    m.peers[r].relays = std::move(ways[r].relays);
-  }
-  for (const wire::Detour& d : plan.detours()) {
-    const auto at = std::ranges::find(d.relays(), static_cast<std::uint32_t>(m.self.value));
-    if (at == d.relays().end()) continue;
-    m.relayed.push_back({Rank(static_cast<std::int32_t>(d.a())), Rank(static_cast<std::int32_t>(d.b())),
-                         static_cast<std::uint16_t>(at - d.relays().begin()),
-                         static_cast<std::uint16_t>(d.relays_size())});
-  }
-  SegmentExchange::Membership mates;
-  mates.generation = m.generation;
-  mates.self = m.self;
-  mates.timeout_ms = m.timeout_ms;
-  for (const wire::Member& member : plan.members()) {
-    const Rank rank(static_cast<std::int32_t>(member.rank()));
-    if (member.host_id() == host && rank != m.self && !member.absent()) {
-      mates.mates.push_back({rank, Incarnation(member.incarnation()), member.segment_socket()});
-    }
-  }
-  data_path_.install(plan, m.self);
+  Connector::Membership links = links_of(plan, self_);
+  data_path_.install(plan, links.self);
   progress_.restart();  // the board's links count from 0 again
-  connector_->begin_generation(std::move(m), now());
+  connector_->begin_generation(std::move(links), now());
   // Calls move when every rank of the host can read what this one logs.
   if (segments_) {
-    segments_->begin_generation(std::move(mates), now());
+    segments_->begin_generation(mates_of(plan, self_), now());
   } else {
     connector_->mates_are_there();
     data_path_.open(Generation(plan.generation()));
@@ -843,9 +648,8 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
     std::vector<WorkerEffect> more;
     std::visit(Overloaded{
                    [&](const worker_effect::Send& e) {
-                     const std::string bytes = encode(e.envelope, Side::kWorker);
                      // A full queue loses the message: the machine repeats what matters.
-                     (void)zmq_send(sockets_->tracker, bytes.data(), bytes.size(), ZMQ_DONTWAIT);
+                     tracker_->send(encode(e.envelope, Side::kWorker));
                    },
                    [&](const worker_effect::Install& e) { install(e.plan); },
                    [&](const worker_effect::StopDataPath& e) {

@@ -24,6 +24,7 @@
 #include "worker/segments/exchange.h"
 #include "worker/segments/keeper.h"
 #include "worker/session/log.h"
+#include "worker/session/tracker_socket.h"
 #include "worker/settings/settings.h"
 #include "worker/transport/connector.h"
 
@@ -129,7 +130,6 @@ class Control {
  private:
   // Of the control thread. Its effects are carried out before the next one begins.
   using Work = std::function<void(std::vector<WorkerEffect>& effects)>;
-  struct Sockets;
 
   Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,
           const Services& services);
@@ -155,9 +155,9 @@ class Control {
   void show_life();
   void do_posted();
   void receive();
-  void watch_monitor();
-  void heard();
+  void watch_connection();
   void renew_silent_connection();
+  void on_connection_trouble(const std::string& what);
   // In which round this rank waits for that one, for people; empty: in none.
   [[nodiscard]] std::string waits_for(Rank peer) const;
   void watch_links();
@@ -186,7 +186,7 @@ class Control {
   const std::int64_t round_timeout_ms_;
   const Services services_;
   const Incarnation self_;
-  std::unique_ptr<Sockets> sockets_;
+  std::unique_ptr<TrackerSocket> tracker_;
   std::optional<WorkerMachine> machine_;
   std::unique_ptr<Connector> connector_;
   bool looks_for_dead_ = false;  // the job need not wait for a worker that has not answered an interrupt
@@ -206,8 +206,6 @@ class Control {
   bool ends_ = false;  // the thread
   int wake_fd_ = -1;
   int watch_fd_ = -1;  // epoll: links whose other end has gone
-  std::int64_t first_patience_ms_ = 0;
-  std::uint16_t last_event_ = 0;  // the last that ZeroMQ's monitor told of the connection to the tracker
   const std::int64_t sample_ms_;
   TimeMs next_sample_;
   ProgressReporter progress_;
