@@ -161,6 +161,7 @@ Status validate(const wire::Leave& l) {
 
 Status validate(const wire::Report& r) {
   if (Status s = member_generation(r.generation()); !s.ok()) return s;
+  if (Status s = in_range("version", r.version(), 0, kOfClaims.count); !s.ok()) return s;
   if (r.plan_generation() >= r.generation()) {
     return bad("it reports from generation " + str(r.plan_generation()) + " to the interrupt of generation " +
                str(r.generation()));

@@ -70,7 +70,7 @@ class Listings {
   // lie on its disk, which no other rank reads. Streams go through the ranks of a host each by itself: two that shared
   // a turn would each meet every second rank alone.
   struct Listing {
-    Rank asked;
+    Rank asked = kNoRank;  // none yet
     std::uint64_t sequence = 0, begin = 0;
     std::uint64_t request = 0;  // in flight; 0: none
   };

@@ -1004,6 +1004,12 @@ TEST(Codec, Heartbeats) {
 }
 
 TEST(Codec, ReportsAndAnswers) {
+  EXPECT_EQ(after(report(),
+                  [](auto& r) {
+                    r.clear_positions();
+                    r.set_version(UINT64_MAX);
+                  }),
+            "version 18446744073709551615 is outside 0 to 2305843009213693952");
   EXPECT_EQ(after(link_broken(), [](auto& b) { b.set_generation(0); }),
             "generation 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(after(link_broken(), [](auto& b) { b.set_peer(16384); }), "peer 16384 is outside 0 to 16383");
