@@ -94,7 +94,8 @@ void SimTracker::start() {
   judge_.tracker_started(durable());
   if (world_.keeps_transcript()) world_.tell("tracker starts");
   if (durable() == nullptr) return;
-  auto machine = TrackerMachine::make({job_, self_, tracker::plan_topology, kMostPlanBytesOut}, *durable(), world_.now());
+  auto machine =
+      TrackerMachine::make({job_, self_, tracker::plan_topology, kMostPlanBytesOut}, *durable(), world_.now());
   if (!machine.ok()) return world_.violated("I5", "the journal cannot be read: " + machine.status().describe());
   machine_.emplace(std::move(machine).value());
   arm();

@@ -137,9 +137,14 @@ class Training:
         """The batches that are left of the epoch, from a loader whose sampler is one of the parts.
 
         every: a checkpoint is taken after so many batches. A life that begins in the midst of an epoch continues with the
-        samples that no rank has had in it.
+        samples that no rank has had in it. ValueError: no part holds the place of this loader, so such a life would get
+        the epoch's first samples again.
         """
         samplers = self._samplers_of(loader)
+        if every is not None and not samplers and not self._holds_place_of(loader):
+            raise ValueError("batches: `every` takes checkpoints in the midst of an epoch, and the loader's sampler is no part: "
+                             "a restarted worker would get the epoch's first samples again. Use warren.torch.Sampler, and name "
+                             "it in Training(sampler=…)")  # fmt: skip
         samples = self.comm.size * _batch_size(loader) if samplers else 0
         batches = iter(loader)
         self.restore_random()  # the iterator has drawn a seed, as it has when the epoch began
@@ -163,6 +168,15 @@ class Training:
         if not any(part in own for part in samplers):
             raise ValueError("batches: several parts are samplers, and none of them is the loader's own")
         return [part for part in samplers if part in own]
+
+    def _holds_place_of(self, loader: typing.Any) -> bool:
+        """Whether a part may: of a stream, or of what is no DataLoader, only the program knows."""
+        data = torch.utils.data
+        if not isinstance(loader, data.DataLoader) or isinstance(loader.dataset, data.IterableDataset):
+            return True
+        batches = loader.batch_sampler
+        holders = loader, loader.dataset, loader.sampler, batches, getattr(batches, "sampler", None)
+        return any(part is holder for part in self._parts.values() for holder in holders)
 
     def _renew(self) -> None:
         for part in self._parts.values():

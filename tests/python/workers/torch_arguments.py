@@ -73,6 +73,20 @@ assert len(list(torch.utils.data.DataLoader(torch.arange(4), sampler=validation)
 refused(ValueError, "batch_sampler is Batches, which has no batch_size", next,
         training.batches(torch.utils.data.DataLoader(data, batch_sampler=Batches(sampler))))
 refused(ValueError, "none of them is the loader's own", next, training.batches(torch.utils.data.DataLoader(data)))
+# In the midst of an epoch a part holds the loader's place, or that of the loader's sampler. Of a stream nobody knows.
+without = warren.torch.Training(model=torch.nn.Linear(2, 2))
+refused(ValueError, "the loader's sampler is no part", next, without.batches(torch.utils.data.DataLoader(data), every=2))
+assert next(without.batches(torch.utils.data.DataLoader(data))) == 0 and next(without.batches([7], every=2)) == 7
+
+
+class Place(torch.utils.data.SequentialSampler):
+    """A sampler of a program's own."""
+
+    state_dict = load_state_dict = None
+
+
+place = Place(data)
+assert next(warren.torch.Training(place=place).batches(torch.utils.data.DataLoader(data, sampler=place), every=2)) == 0
 
 refused(TypeError, "optimizer is int", warren.torch.DistributedOptimizer, 3)
 model, optimizer = make(torch.optim.SGD)
