@@ -27,6 +27,7 @@ namespace {
 // A worker that has not left by the time that it was given gets SIGTERM so much later.
 constexpr std::int64_t kDrainMarginMs = 1000;
 constexpr int kExitNotStarted = 127;  // as shells have it
+
 // Where a life has ended its job: the code, and the round that the text names; the whole text if it names none. The
 // rest of the text differs between lives that disagree in the same round, as either rank may be the one that tells.
 std::string place_of(const Status& cause) {

@@ -1,6 +1,6 @@
 // Whether a worker that has ended is started again: what its restarts, the job's rollbacks and the spares leave.
 //
-// A pure machine: ends in, verdicts out. It keeps the counts in the workers.
+// Ends in, verdicts out: it starts and ends nothing, and only looks at the clock. It keeps the counts in the workers.
 #pragma once
 
 #include <cstdint>

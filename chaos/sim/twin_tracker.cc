@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "chaos/sim/sim_tracker.h"
 #include "recovery/wire/codec.h"
 #include "tracker/topology.h"
 

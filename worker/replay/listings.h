@@ -26,8 +26,8 @@ namespace warren::worker::replay {
 
 class Listings {
  public:
-  // Every host is asked from `base` on, by way of the rank that was asked last. Nothing asks it to until all_hosts() or
-  // aim() says which. `edition`: no other stream has had the same.
+  // Begins anew from `base`, with each host's rank that was asked last. No host is asked until ask_all_hosts() or aim()
+  // names it. `edition`: no other stream has had the same.
   void restart(const Hosts& hosts, std::uint64_t edition, std::uint64_t base);
   // Another plan: hosts are numbered anew.
   void forget_ranks() { by_host_.clear(); }

@@ -24,8 +24,9 @@ namespace warren::worker {
 
 class Executor {
  public:
-  // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
-  // stands in the upper half of every token that this executor posts. `board` counts what each link moves; may be null.
+  // `in_place` null: payloads are always received into buffers. `links`: under which name the transport knows the
+  // group's links. `members`: group rank → rank of the job. `slot` stands in the upper half of every token that this
+  // executor posts. `board` counts what each link moves; may be null.
   Executor(Transport& transport, ReadsInPlace* in_place, GroupId links, std::vector<Rank> members, std::uint32_t slot,
            RoundBoard* board);
 

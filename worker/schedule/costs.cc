@@ -280,8 +280,8 @@ Load load_without_log(const Parts& p, const Case& what, Algorithm algorithm) {
   // A binomial tree, a chain, or a star.
   const bool both_ways = what.collective == Collective::kAllreduce;
   const bool reduces = what.collective != Collective::kBroadcast;
-  const bool flat_here = what.collective == Collective::kBroadcast && p.one_host && p.host.maps &&
-                         what.size <= kMostRanksWithinHost;  // read_each_other()
+  const bool flat_here = what.collective == Collective::kBroadcast && what.replicas > 0 && p.one_host && p.host.maps &&
+                         what.size <= kMostRanksWithinHost;  // read_the_root()
   const bool star = algorithm == Algorithm::kStar || flat_here;
   const bool chain = algorithm == Algorithm::kRing && !star;
   const double levels = chain ? around : star ? 1 : p.exchanges;

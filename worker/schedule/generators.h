@@ -52,6 +52,10 @@ void direct_all_to_all(const Request& request, Builder& builder, Copies& copies)
 [[nodiscard]] bool on_one_host(const Request& request);
 // Few enough on a host that maps memory: nothing is gained where one hands on what another one could read itself.
 [[nodiscard]] bool read_each_other(const Request& request);
+// Whether all ranks get a broadcast from its root, which they can read in its log.
+[[nodiscard]] inline bool read_the_root(const Request& request) {
+  return request.collective == Collective::kBroadcast && request.replicas > 0 && read_each_other(request);
+}
 void host_allreduce(const Request& request, Builder& builder, Copies& copies);
 // Of the ring, or direct.
 void host_reduce_scatter(const Request& request, Builder& builder, Copies& copies);

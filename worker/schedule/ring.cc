@@ -229,7 +229,7 @@ void ring_reduce(const Request& request, Builder& builder, Copies& copies) {
 
 // A chain that starts at the root.
 void ring_broadcast(const Request& request, Builder& builder, Copies& copies) {
-  if (read_each_other(request)) return tree_broadcast(request, builder, copies);  // nobody passes anything on
+  if (read_the_root(request)) return tree_broadcast(request, builder, copies);  // nobody passes anything on
   const std::int32_t position = modulo(request.rank - request.root, request.size);
   const std::int32_t previous = modulo(request.rank - 1, request.size);
   const std::int32_t next = modulo(request.rank + 1, request.size);

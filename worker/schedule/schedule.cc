@@ -147,7 +147,10 @@ Status bound_steps(const Request& request, std::uint64_t total) {
   const bool everything = request.algorithm == Algorithm::kStar || request.collective == Collective::kAllgather ||
                           request.collective == Collective::kReduceScatter ||
                           request.collective == Collective::kAllToAll || has_counts(request.collective);
-  const std::uint64_t elements = everything ? total : request.count;
+  // A root may send a broadcast to each rank, wherever they sit in this attempt.
+  const bool flat = request.collective == Collective::kBroadcast &&
+                    (request.algorithm == Algorithm::kStar || request.size <= kMostRanksWithinHost);
+  const std::uint64_t elements = (everything ? total : request.count) * (flat ? size - 1 : 1);
   const std::uint64_t kept = most_kept_for_others(request);
   std::uint64_t messages = 2 * (elements / request.chunk_elements + 2 * size);
   if (request.exchanges) messages *= 2;  // each has a word

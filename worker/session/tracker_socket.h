@@ -20,7 +20,7 @@
 
 namespace warren::worker {
 
-// What ZeroMQ says of its last failure.
+// ZeroMQ's text for its last failure.
 [[nodiscard]] std::string zmq_text();
 
 class TrackerSocket {

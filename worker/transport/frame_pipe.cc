@@ -153,6 +153,7 @@ FramePipe::Taken FramePipe::take(const Incoming& in, View& view) {
   if (piece != 0) std::memcpy(in.payload.data() + done, come->data() + n, piece);
   n += lines(piece);
   pipe_->take(n);
+  made_room_ = true;
   taken_ += n;
   if (done + piece < in.payload.size()) return Taken::kPiece;
   end_frame();
@@ -166,13 +167,17 @@ void FramePipe::end_frame() {
 
 void FramePipe::take_head() {
   pipe_->take(kHead);
+  made_room_ = true;
   end_frame();
 }
 
 bool FramePipe::release(const View& view) {
   for (Held& held : views_) {
     if (view.held != &held.payload || held.payload == nullptr) continue;
-    if (held.frame != nullptr) pipe_->release(held.frame);
+    if (held.frame != nullptr) {
+      pipe_->release(held.frame);
+      made_room_ = true;
+    }
     held = {};
     return true;
   }
@@ -186,6 +191,7 @@ void FramePipe::make_room() {
     if (!held.buffer.empty()) std::memcpy(held.buffer.data(), held.payload, held.buffer.size());
     held.payload = held.buffer.data();
     pipe_->release(std::exchange(held.frame, nullptr));
+    made_room_ = true;
   }
 }
 
@@ -263,6 +269,7 @@ FramePipe::Now FramePipe::recv_now(const FrameHeader& expected, std::span<std::b
   heard_ = came;
   if (!payload.empty()) std::memcpy(payload.data(), come->data() + kHead, payload.size());
   pipe_->take(total);
+  made_room_ = true;
   return Now::kDone;
 }
 

@@ -2,8 +2,8 @@
 // its payload. The payload follows, unless it is read at that place. Small frames that differ from the newest head in
 // their number alone go as notes.
 //
-// Whoever moves bytes here looks afterwards whether the other end must be woken (HostPipe::must_wake_reader(),
-// must_wake_writer()).
+// The caller looks after each move whether the other end must be woken: must_wake_reader() after put() and send_now(),
+// must_wake_writer() after all others.
 #pragma once
 
 #include <array>
@@ -45,7 +45,7 @@ class FramePipe {
     MemoryPlace memory;  // instead, or beside it
   };
   enum class Taken : std::uint8_t {
-    kNothing,  // too little has come
+    kNothing,  // too little has come; payloads may have moved out of its way
     kPiece,
     kFrame,    // `in` is whole: in its buffer, or where `view` says
     kTold,     // the payload lies where told() says, and the head stays until take_head()
@@ -58,8 +58,12 @@ class FramePipe {
   [[nodiscard]] const Told& told() const { return told_; }
   [[nodiscard]] const Status& refusal() const { return refusal_; }
   void take_head();
-  // Lets go of a payload that is read in place; false: the view is of another pipe.
+  // Lets go of a payload that is read in place; false: this pipe holds no such view.
   [[nodiscard]] bool release(const View& view);
+
+  [[nodiscard]] bool must_wake_reader() { return pipe_->must_wake_reader(); }
+  // Asks only after room was made, as a fence may come with the question.
+  [[nodiscard]] bool must_wake_writer() { return std::exchange(made_room_, false) && pipe_->must_wake_writer(); }
 
   // As in FramesAtOnce, where nothing is posted.
   [[nodiscard]] Now send_now(const FrameHeader& header, std::span<const std::byte> payload);
@@ -88,10 +92,11 @@ class FramePipe {
   const std::unique_ptr<HostPipe> pipe_;
   // Of the newest frame whose header went through the ring, or came: notes refer to it.
   FrameHeader said_, heard_;
-  std::size_t put_ = 0;    // of the frame in front, with its head and padding
-  std::size_t taken_ = 0;  // likewise
-  bool checked_ = false;   // the header of the frame in front is what was due
-  bool whole_ = false;     // and its payload is read where it lies
+  std::size_t put_ = 0;     // of the frame in front that leaves, with its head and padding
+  std::size_t taken_ = 0;   // of the one that comes
+  bool made_room_ = false;  // since must_wake_writer()
+  bool checked_ = false;    // the header of the frame in front is what was due
+  bool whole_ = false;      // and its payload is read where it lies
   Told told_;
   Status refusal_;
   std::array<Held, 16> views_;

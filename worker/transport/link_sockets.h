@@ -14,8 +14,8 @@ namespace warren::worker {
 // For messages: host and port in digits.
 [[nodiscard]] std::string name_of(const sockaddr* address, socklen_t length);
 
-// The Unix socket of a life, for ranks of its host. It is abstract: the name lives no longer than the process. Only who
-// has the plan can know it, and the handshake follows.
+// The Unix socket of a life, for ranks of its host. It is abstract: the name lives no longer than the process. Only
+// members of the plan know the name, and the handshake follows.
 [[nodiscard]] SocketAddress host_address(Incarnation life);
 
 // Options of a TCP connection of a data link, or of one that is passed on. An idle one whose other end has silently

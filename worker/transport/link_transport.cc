@@ -26,7 +26,7 @@ constexpr std::size_t kMaxLinks = 65536;
 
 // A chunk of so many bytes goes to its reduction before the next one pushes it out of the cache.
 constexpr std::size_t kBigChunk = std::size_t{32} << 10;
-// Below these a copy costs less than what it saves.
+// Below this size a copy costs less than what it saves.
 constexpr std::size_t kLeastNamed = std::size_t{2} << 10;
 // To wake another process, while the system has no memory for the byte.
 constexpr int kWakeTries = 100;
@@ -337,7 +337,7 @@ bool LinkTransport::pump_send_pipe(Stream& s) {
                                                    " broke while sending: " + kDamaged));
       return true;
     }
-    if (s.frames->pipe().must_wake_reader()) wake(s);
+    if (s.frames->must_wake_reader()) wake(s);
     if (put != FramePipe::Put::kFrame) continue;
     bytes_sent_ += out.payload.size();
     const Token token = out.token;
@@ -376,7 +376,7 @@ bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
                                                          " broke while receiving: " + kDamaged));
       return true;
     }
-    if (frames.pipe().must_wake_writer()) wake(s);
+    if (frames.must_wake_writer()) wake(s);
     if (taken == Taken::kNothing) return moved;
     moved = true;
     if (taken == Taken::kPiece) continue;
@@ -391,7 +391,7 @@ bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
 void LinkTransport::release(LinkId id, const View& view) {
   for (auto& s : at(id).streams) {
     if (!s->frames || !s->frames->release(view)) continue;
-    if (s->frames->pipe().must_wake_writer()) wake(*s);
+    if (s->frames->must_wake_writer()) wake(*s);
     return;
   }
   WARREN_UNREACHABLE("what is released was given");
@@ -490,7 +490,7 @@ FramesAtOnce::Now LinkTransport::send_now(LinkId id, FrameHeader& header, std::s
   if (s.frames) {
     const Now now = s.frames->send_now(header, payload);
     if (now != Now::kDone) return now;
-    if (s.frames->pipe().must_wake_reader()) wake(s);
+    if (s.frames->must_wake_reader()) wake(s);
   } else {
     // A copy: the caller's next frame may go to a pipe, whose headers have no sums.
     FrameHeader sealed = header;
@@ -522,7 +522,7 @@ FramesAtOnce::Now LinkTransport::recv_now(LinkId id, FrameHeader& expected, std:
   if (s.frames) {
     const Now now = s.frames->recv_now(expected, payload);
     if (now != Now::kDone) return now;
-    if (s.frames->pipe().must_wake_writer()) wake(s);
+    if (s.frames->must_wake_writer()) wake(s);
     link.frames_received++;
     return Now::kDone;
   }

@@ -76,14 +76,14 @@ class LinkTransport final : public RoundTransport {
     int fd = -1;
     int wakes_at = 1;                   // bytes: SO_RCVLOWAT
     std::unique_ptr<FramePipe> frames;  // null: the socket carries them
-    // With a pipe.
-    bool slept = false;  // the socket may have bytes that say "wake up", or its end
-    std::string ended;   // how; what has come before is still to be read
     std::uint16_t index = 0;
     LinkId link = 0;
     bool active = false;  // listed in active_
     RingQueue<Outgoing> sends;
     RingQueue<Incoming> recvs;
+    // With a pipe.
+    bool slept = false;  // the socket may have bytes that say "wake up", or its end
+    std::string ended;   // how; what has come before is still to be read
     // Without a pipe.
     std::size_t sent = 0;      // of the frame in front, header included
     std::size_t received = 0;  // likewise

@@ -14,8 +14,8 @@ namespace warren::worker {
 struct Outgoing {
   FrameHeader header;
   std::span<const std::byte> payload;
-  LogPlace logged;   // known: it is told instead of the payload
-  MemoryPlace lent;  // likewise; or what is told beside `logged`
+  LogPlace logged;   // known: this place is told instead of the payload
+  MemoryPlace lent;  // known: this one is; beside `logged`, where the bytes lie on a GPU, too
   Token token = 0;
 };
 

@@ -1,5 +1,5 @@
-// A transport as all rounds need it: connect, post, poll, close. It has no waits, no timeouts and no threads of its
-// own: whoever owns the transport calls it from one thread at a time and decides when to wait. What only some
+// A transport, as far as all rounds need one: connect, post, poll, close. It has no waits, no timeouts and no threads
+// of its own: whoever owns the transport calls it from one thread at a time and decides when to wait. What only some
 // transports do stands in frames_at_once.h and reads_in_place.h.
 #pragma once
 

@@ -98,8 +98,8 @@ TEST(CostsFile, WhatIsWrongIsNamed) {
   EXPECT_THAT(refused([](Json& j) { j["measured"][0]["ranks"] = 1; }), HasSubstr("ranks is no whole number from 2"));
   EXPECT_THAT(refused([](Json& j) { j["measured"][0]["collective"] = "point"; }), HasSubstr("no collective"));
   EXPECT_THAT(refused([](Json& j) { j["measured"][0]["algorithm"] = "rings"; }), HasSubstr("no algorithm"));
-  EXPECT_THAT(refused([](Json& j) { j["measured"][2]["algorithm"] = "star"; }),
-              HasSubstr("measured[2] says that star serves broadcast, which it does not"));
+  EXPECT_THAT(refused([](Json& j) { j["measured"][2]["algorithm"] = "butterfly"; }),
+              HasSubstr("measured[2] says that butterfly serves broadcast, which it does not"));
   EXPECT_THAT(refused([](Json& j) { j["measured"][1]["from_bytes"] = 65536; }),
               HasSubstr("measured[1] does not follow the one before it"));
 }

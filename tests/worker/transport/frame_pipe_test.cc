@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <numeric>
+#include <memory>
 #include <vector>
 
 namespace warren::worker {
@@ -80,12 +80,19 @@ TEST_F(FramePipes, FramesThatAreReadWhereTheyLieMoveToTheirBuffersWhenNothingEls
               Taken::kFrame);
     ASSERT_NE(views[i].held, nullptr) << i;
   }
-  // The writer fills the rest of the ring, and stands.
+  // The writer fills the rest of the ring, and sleeps until there is room.
   Outgoing out{header(3, sent.size()), sent, {}, {}, 3};
   while (to_->put(out) == Put::kPiece) {
   }
+  to_->pipe().will_wait_to_write();
+  const Incoming in{header(3, sent.size()), buffers[3], false, 3};
   View view;
-  ASSERT_EQ(move(out, {header(3, sent.size()), buffers[3], false, 3}, view), Taken::kFrame);
+  Taken taken = Taken::kPiece;
+  while (taken == Taken::kPiece) taken = from_->take(in, view);
+  ASSERT_EQ(taken, Taken::kNothing);
+  EXPECT_TRUE(from_->must_wake_writer()) << "payloads have moved out of its way";
+  EXPECT_FALSE(from_->must_wake_writer()) << "it is told once";
+  ASSERT_EQ(move(out, in, view), Taken::kFrame);
   EXPECT_EQ(buffers[3], sent);
   for (std::size_t i = 0; i < 3; i++) {
     EXPECT_EQ(std::memcmp(views[i].bytes(), sent.data(), sent.size()), 0) << i;
@@ -97,7 +104,9 @@ TEST_F(FramePipes, AFrameThatIsNotDueIsRefusedAndStays) {
   const auto sent = bytes(100);
   std::vector<std::byte> came(sent.size());
   Outgoing out{header(5, sent.size()), sent, {}, {}, 1};
+  from_->pipe().will_wait_to_read();
   ASSERT_EQ(to_->put(out), Put::kFrame);
+  EXPECT_TRUE(to_->must_wake_reader());
   View view;
   EXPECT_EQ(from_->take({header(6, sent.size()), came, false, 2}, view), Taken::kRefused);
   EXPECT_FALSE(from_->refusal().ok());
