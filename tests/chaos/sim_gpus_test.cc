@@ -3,6 +3,9 @@
 // schedules are those of production; what the GPUs do is chaos/sim/sim_gpu.h.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
+
 #include "chaos/sim/runner.h"
 #include "tests/chaos/sim_scenarios.h"
 
@@ -17,6 +20,50 @@ SimOptions::Death at_some_moment(std::uint64_t seed, std::size_t workers) {
   death.at = kPoints[seed % 3];
   death.passage = death.at == KillPoint::kReturn ? seed % 17 : seed * 7 % 331;
   return death;
+}
+
+// Jobs of two to four ranks that exchange by NCCL, and of two to five that lend each other inputs.
+SimOptions some_exchanging(std::uint64_t seed, bool gpus_fail) {
+  SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed);
+  options.gpus_fail = gpus_fail;
+  return options;
+}
+SimOptions some_lending(std::uint64_t seed, bool gpus_fail) {
+  SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed);
+  options.gpus_fail = gpus_fail;
+  return options;
+}
+
+// Counts of many seeds, added up.
+struct Totals {
+  std::uint64_t interrupts = 0, exchanged = 0, lent = 0, from_gpus = 0, copied = 0, came_home = 0, fell = 0;
+  std::uint64_t failed = 0, taken_up = 0, sent_on = 0, handed_on = 0;
+};
+
+// The most that failures may cost a job.
+enum class Cost { kNoInterrupt, kNoRollback };
+
+// Runs the first `most` seeds, each of which must go well at this cost.
+Totals run_well(std::uint64_t most, Cost cost, const std::function<SimOptions(std::uint64_t)>& options_of) {
+  Totals all;
+  for (std::uint64_t seed = 1; seed <= seeds(most); ++seed) {
+    const SimOutcome o = simulate(options_of(seed));
+    const std::uint64_t interrupts = tracker(o, "interrupted");
+    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
+    EXPECT_EQ(cost == Cost::kNoInterrupt ? interrupts : o.rollbacks, 0u) << "seed " << seed;
+    all.interrupts += interrupts;
+    all.exchanged += o.exchanged;
+    all.lent += o.lent;
+    all.from_gpus += o.from_gpus;
+    all.copied += o.copied;
+    all.came_home += o.came_home;
+    all.fell += o.fell;
+    all.failed += o.gpus_failed;
+    all.taken_up += o.taken_up;
+    all.sent_on += o.sent_on;
+    all.handed_on += o.handed_on;
+  }
+  return all;
 }
 
 TEST(Gpus, EveryInvariantHolds) {
@@ -36,140 +83,84 @@ TEST(Gpus, EveryInvariantHolds) {
 }
 
 TEST(Gpus, WithoutFaultsOneGenerationIsEnough) {
-  std::uint64_t exchanged = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
-    SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed);
-    options.gpus_fail = false;
-    const SimOutcome o = simulate(options);
-    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
-    EXPECT_EQ(tracker(o, "interrupted"), 0u) << "seed " << seed;
-    exchanged += o.exchanged;
-  }
-  EXPECT_GT(exchanged, 200 / kFewer);
+  const Totals all = run_well(40, Cost::kNoInterrupt, [](std::uint64_t seed) { return some_exchanging(seed, false); });
+  EXPECT_GT(all.exchanged, 200 / kFewer);
 }
 
 // NCCL fails, and brings other bits, in ranks that live: it costs generations, and no results.
 TEST(Gpus, NcclFailsAndTheJobGoesOn) {
-  std::uint64_t interrupts = 0, exchanged = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
-    SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed);
-    options.gpus_fail = true;
-    const SimOutcome o = simulate(options);
-    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
-    EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
-    interrupts += tracker(o, "interrupted");
-    exchanged += o.exchanged;
-  }
-  EXPECT_GT(interrupts, 15 / kFewer);
-  EXPECT_GT(exchanged, 200 / kFewer);
+  const Totals all = run_well(40, Cost::kNoRollback, [](std::uint64_t seed) { return some_exchanging(seed, true); });
+  EXPECT_GT(all.interrupts, 15 / kFewer);
+  EXPECT_GT(all.exchanged, 200 / kFewer);
 }
 
 // At each passage through a send, a completion or a return, while turns, words and finals are on their way.
 TEST(Gpus, ARankDiesAtAnyMoment) {
-  std::uint64_t exchanged = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
-    SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed);
-    options.gpus_fail = false;
+  const Totals all = run_well(60, Cost::kNoRollback, [](std::uint64_t seed) {
+    SimOptions options = some_exchanging(seed, false);
     options.deaths.push_back(at_some_moment(seed, 2));
     options.deaths.back().with_host = seed % 5 == 0;
-    const SimOutcome o = simulate(options);
-    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
-    EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
-    exchanged += o.exchanged;
-  }
-  EXPECT_GT(exchanged, 200 / kFewer);
+    return options;
+  });
+  EXPECT_GT(all.exchanged, 200 / kFewer);
 }
 
 // Ranks of one host combine inputs on a GPU where they lie, and results go from one to the other.
 TEST(Loans, WithoutFaultsOneGenerationIsEnough) {
-  std::uint64_t lent = 0, from_gpus = 0, copied = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(15); ++seed) {
-    SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed);
-    options.gpus_fail = false;
+  const Totals all = run_well(15, Cost::kNoInterrupt, [](std::uint64_t seed) {
+    SimOptions options = some_lending(seed, false);
     // The first calls of a life have nothing mapped.
     options.many_versions = true;
-    const SimOutcome o = simulate(options);
-    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
-    EXPECT_EQ(tracker(o, "interrupted"), 0u) << "seed " << seed;
-    lent += o.lent;
-    from_gpus += o.from_gpus;
-    copied += o.copied;
-  }
-  EXPECT_GT(lent, 200 / kFewer);
-  EXPECT_GT(from_gpus, 200 / kFewer);
-  EXPECT_GT(copied, 20 / kFewer);
+    return options;
+  });
+  EXPECT_GT(all.lent, 200 / kFewer);
+  EXPECT_GT(all.from_gpus, 200 / kFewer);
+  EXPECT_GT(all.copied, 20 / kFewer);
 }
 
 // While inputs are lent and results are read; GPUs that take longer than a timeout end lives, too.
 TEST(Loans, ARankDiesAtAnyMoment) {
-  std::uint64_t lent = 0, from_gpus = 0, interrupts = 0, came_home = 0, fell = 0, failed = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
-    SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed);
-    options.gpus_fail = true;
+  const Totals all = run_well(60, Cost::kNoRollback, [](std::uint64_t seed) {
+    SimOptions options = some_lending(seed, true);
     options.deaths.push_back(at_some_moment(seed, 2));
-    const SimOutcome o = simulate(options);
-    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
-    EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
-    lent += o.lent;
-    from_gpus += o.from_gpus;
-    interrupts += tracker(o, "interrupted");
-    came_home += o.came_home;
-    fell += o.fell;
-    failed += o.gpus_failed;
-  }
-  EXPECT_GT(lent, 150 / kFewer);
-  EXPECT_GT(from_gpus, 150 / kFewer);
-  EXPECT_GT(interrupts, 40 / kFewer);
-  EXPECT_GT(came_home, 2 / kFewer) << "inputs are lent while generations end";
-  EXPECT_GT(fell, 0u) << "results are read while others take their place";
-  EXPECT_GT(failed, 0u);
+    return options;
+  });
+  EXPECT_GT(all.lent, 150 / kFewer);
+  EXPECT_GT(all.from_gpus, 150 / kFewer);
+  EXPECT_GT(all.interrupts, 40 / kFewer);
+  EXPECT_GT(all.came_home, 2 / kFewer) << "inputs are lent while generations end";
+  EXPECT_GT(all.fell, 0u) << "results are read while others take their place";
+  EXPECT_GT(all.failed, 0u);
 }
 
 // Those of two hosts reduce on their GPUs, too, and what crosses goes by the CPU.
 TEST(Loans, AmongSeveralHosts) {
-  std::uint64_t lent = 0, taken_up = 0, sent_on = 0, copied = 0, handed_on = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(16); ++seed) {
+  const Totals all = run_well(16, Cost::kNoInterrupt, [](std::uint64_t seed) {
     SimOptions options = lending_apart(seed);
     options.gpus_fail = false;
     options.many_versions = true;
-    const SimOutcome o = simulate(options);
-    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
-    EXPECT_EQ(tracker(o, "interrupted"), 0u) << "seed " << seed;
-    lent += o.lent;
-    taken_up += o.taken_up;
-    sent_on += o.sent_on;
-    copied += o.copied;
-    handed_on += o.handed_on;
-  }
-  EXPECT_GT(lent, 300 / kFewer);
-  EXPECT_GT(taken_up, 1000 / kFewer);
-  EXPECT_GT(sent_on, 400 / kFewer);
-  EXPECT_GT(copied, 20 / kFewer);
-  EXPECT_GT(handed_on, 1000 / kFewer);
+    return options;
+  });
+  EXPECT_GT(all.lent, 300 / kFewer);
+  EXPECT_GT(all.taken_up, 1000 / kFewer);
+  EXPECT_GT(all.sent_on, 400 / kFewer);
+  EXPECT_GT(all.copied, 20 / kFewer);
+  EXPECT_GT(all.handed_on, 1000 / kFewer);
 }
 
 TEST(Loans, ARankOfSeveralHostsDiesAtAnyMoment) {
-  std::uint64_t lent = 0, taken_up = 0, sent_on = 0, handed_on = 0, interrupts = 0, came_home = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
+  const Totals all = run_well(60, Cost::kNoRollback, [](std::uint64_t seed) {
     SimOptions options = lending_apart(seed);
     options.gpus_fail = true;
     options.deaths.push_back(at_some_moment(seed, 3));
-    const SimOutcome o = simulate(options);
-    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
-    EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
-    lent += o.lent;
-    taken_up += o.taken_up;
-    sent_on += o.sent_on;
-    handed_on += o.handed_on;
-    interrupts += tracker(o, "interrupted");
-    came_home += o.came_home;
-  }
-  EXPECT_GT(lent, 400 / kFewer);
-  EXPECT_GT(taken_up, 4000 / kFewer);
-  EXPECT_GT(sent_on, 1500 / kFewer);
-  EXPECT_GT(handed_on, 4000 / kFewer);
-  EXPECT_GT(interrupts, 40 / kFewer);
-  EXPECT_GT(came_home, 10 / kFewer);
+    return options;
+  });
+  EXPECT_GT(all.lent, 400 / kFewer);
+  EXPECT_GT(all.taken_up, 4000 / kFewer);
+  EXPECT_GT(all.sent_on, 1500 / kFewer);
+  EXPECT_GT(all.handed_on, 4000 / kFewer);
+  EXPECT_GT(all.interrupts, 40 / kFewer);
+  EXPECT_GT(all.came_home, 10 / kFewer);
 }
 
 // Whatever faults are drawn.

@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "tests/e2e/cluster.h"
+#include "tests/e2e/two_ranks.h"
 #include "tests/sanitized.h"
 #include "tests/worker/device/fake_gpu.h"
 
@@ -22,8 +22,10 @@ using test::Array;
 using test::DeviceArray;
 using test::fake_gpu;
 using test::FakeFault;
+using testing::apart;
 using testing::Cluster;
 using ::testing::HasSubstr;
+using testing::run_two_ranks;
 
 // Before any thread: what loads in the place of libwarren_cuda.so.
 const bool kFakeLoads = setenv("WARREN_DEVICE_LIBRARY", WARREN_FAKE_DEVICE, 1) == 0;
@@ -312,11 +314,6 @@ TEST_F(Devices, ACallbackComesWhenTheResultIsOnTheGpu) {
   });
 }
 
-void apart(int rank, Options& o) {
-  o.host_id = o.domain_id = "host-" + std::to_string(rank);
-  o.replicas = 2;
-}
-
 // Rank 1's GPU fails at the `after`-th `where` of the second round in its first life; the job goes on with its next
 // one.
 void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, const std::string& says,
@@ -332,9 +329,7 @@ void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, 
     return out.read();
   };
   Results seen[2];
-  std::thread other([&] {
-    Options o = cluster.options(1, 2, job);
-    apart(1, o);
+  const auto rank_1 = [&](Options& o) {
     try {
       Communicator first = Communicator::create(o);
       seen[1].push_back(round(first, 0));
@@ -353,34 +348,26 @@ void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, 
     }
     fake_gpu().controls.release();
     failed.set_value();
-    try {
-      Communicator second = Communicator::create(o);
-      for (int number = 0; number < 3; number++) {
-        const auto values = round(second, number);
-        if (number == 0) {
-          EXPECT_EQ(values, seen[1][0]) << "replayed";
-        } else {
-          seen[1].push_back(values);
-        }
+    Communicator second = Communicator::create(o);
+    for (int number = 0; number < 3; number++) {
+      const auto values = round(second, number);
+      if (number == 0) {
+        EXPECT_EQ(values, seen[1][0]) << "replayed";
+      } else {
+        seen[1].push_back(values);
       }
-      second.finalize();
-    } catch (const Error& e) {
-      ADD_FAILURE() << e.what();
     }
-  });
-  try {
-    Options o = cluster.options(0, 2, job);
-    apart(0, o);
+    second.finalize();
+  };
+  const auto rank_0 = [&](Options& o) {
     Communicator comm = Communicator::create(o);
     seen[0].push_back(round(comm, 0));
     done.set_value();
     has_failed.wait();
     for (int number = 1; number < 3; number++) seen[0].push_back(round(comm, number));
     comm.finalize();
-  } catch (const Error& e) {
-    ADD_FAILURE() << e.what();
-  }
-  other.join();
+  };
+  run_two_ranks(cluster, rank_0, rank_1, job);
   EXPECT_EQ(seen[0], seen[1]);
   EXPECT_EQ(seen[0].size(), 3u);
 }
@@ -411,9 +398,7 @@ TEST_F(Devices, AGpuThatFailsToConvertEndsALifeAndTheNextOneReplays) {
 // The result is there, at rank 0 too, and only its way to the GPU is not.
 TEST_F(Devices, AGpuThatFailsAfterTheRoundEndsALifeToo) {
   std::promise<void> returned;
-  std::thread other([&] {
-    Options o = cluster_.options(1, 2);
-    apart(1, o);
+  const auto rank_1 = [&](Options& o) {
     for (int life = 0; life < 2; life++) {
       try {
         Communicator comm = Communicator::create(o);
@@ -432,49 +417,38 @@ TEST_F(Devices, AGpuThatFailsAfterTheRoundEndsALifeToo) {
         returned.get_future().wait();
       }
     }
-  });
-  try {
-    Options o = cluster_.options(0, 2);
-    apart(0, o);
+  };
+  const auto rank_0 = [&](Options& o) {
     Communicator comm = Communicator::create(o);
     std::vector<int> values(10, 1);
     comm.allreduce(std::span(values));
     returned.set_value();
     EXPECT_EQ(comm.allreduce(1), 3);
     comm.finalize();
-  } catch (const Error& e) {
-    ADD_FAILURE() << e.what();
-  }
-  other.join();
+  };
+  run_two_ranks(cluster_, rank_0, rank_1);
 }
 
 // Rank 1 is lost, and replaced, while rank 0's result is on its way to the GPU.
 TEST_F(Devices, AResultIsBroughtBackThroughAnInterrupt) {
   std::promise<void> delivers, replaced;
-  const auto options = [&](int rank) {
-    Options o = cluster_.options(rank, 2);
-    apart(rank, o);
-    o.round_timeout_ms = std::chrono::milliseconds(20'000);
-    return o;
-  };
-  std::thread other([&] {
-    try {
-      {
-        Communicator first = Communicator::create(options(1));
-        EXPECT_EQ(first.allreduce(2), 3);
-        delivers.get_future().wait();
-      }
-      Communicator second = Communicator::create(options(1));
-      EXPECT_EQ(second.allreduce(99), 3);
-      replaced.set_value();
-      EXPECT_EQ(second.allreduce(5), 9);
-      second.finalize();
-    } catch (const Error& e) {
-      ADD_FAILURE() << e.what();
+  constexpr auto kTimeout = std::chrono::milliseconds(20'000);
+  const auto rank_1 = [&](Options& o) {
+    o.round_timeout_ms = kTimeout;
+    {
+      Communicator first = Communicator::create(o);
+      EXPECT_EQ(first.allreduce(2), 3);
+      delivers.get_future().wait();
     }
-  });
-  try {
-    Communicator comm = Communicator::create(options(0));
+    Communicator second = Communicator::create(o);
+    EXPECT_EQ(second.allreduce(99), 3);
+    replaced.set_value();
+    EXPECT_EQ(second.allreduce(5), 9);
+    second.finalize();
+  };
+  const auto rank_0 = [&](Options& o) {
+    o.round_timeout_ms = kTimeout;
+    Communicator comm = Communicator::create(o);
     const DeviceArray<int> value(std::vector{1});
     fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
     const std::uint64_t before = fake_gpu().controls.calls("stream.to_device");
@@ -488,10 +462,8 @@ TEST_F(Devices, AResultIsBroughtBackThroughAnInterrupt) {
     EXPECT_EQ(value.read(), std::vector{3});
     EXPECT_EQ(comm.allreduce(4), 9);
     comm.finalize();
-  } catch (const Error& e) {
-    ADD_FAILURE() << e.what();
-  }
-  other.join();
+  };
+  run_two_ranks(cluster_, rank_0, rank_1);
 }
 
 TEST_F(Devices, StatesOnTheGpuAreCheckpointed) {
@@ -509,45 +481,37 @@ TEST_F(Devices, StatesOnTheGpuAreCheckpointed) {
     comm.checkpoint(std::vector{10});  // returns when the lazy one is committed
     EXPECT_GE(comm.committed_version(), 3u);
   };
-  std::thread other([&] {
-    Options o = cluster_.options(1, 2);
-    apart(1, o);
-    try {
-      {
-        Communicator first = Communicator::create(o);
-        EXPECT_EQ(first.load_checkpoint().version, 0u);
-        take_two(first, 0, 21);
-      }
-      {
-        Communicator second = Communicator::create(o);
-        const auto loaded = second.load_checkpoint();
-        EXPECT_GE(loaded.version, 1u);
-        EXPECT_EQ(loaded.global_as<int>(), loaded.version == 1 ? (std::vector{1, 2, 3}) : (std::vector{4, 5, 6}));
-        int local = 0;
-        ASSERT_EQ(loaded.local.size(), sizeof local);
-        std::memcpy(&local, loaded.local.data(), sizeof local);
-        EXPECT_EQ(local, 21);
-        take_two(second, loaded.version, 21);
-        EXPECT_EQ(second.allreduce(1), 2);
-        lazily(second);
-      }
-      Communicator third = Communicator::create(o);
-      const auto loaded = third.load_checkpoint();
-      EXPECT_GE(loaded.version, 3u);
-      EXPECT_EQ(loaded.global_as<int>(), loaded.version == 3 ? (std::vector{7, 8, 9}) : std::vector{10});
-      if (loaded.version == 3) {
-        EXPECT_EQ(third.allreduce(1), 2);
-        third.checkpoint(std::vector{10});
-      }
-      third.barrier();
-      third.finalize();
-    } catch (const Error& e) {
-      ADD_FAILURE() << e.what();
+  const auto rank_1 = [&](Options& o) {
+    {
+      Communicator first = Communicator::create(o);
+      EXPECT_EQ(first.load_checkpoint().version, 0u);
+      take_two(first, 0, 21);
     }
-  });
-  try {
-    Options o = cluster_.options(0, 2);
-    apart(0, o);
+    {
+      Communicator second = Communicator::create(o);
+      const auto loaded = second.load_checkpoint();
+      EXPECT_GE(loaded.version, 1u);
+      EXPECT_EQ(loaded.global_as<int>(), loaded.version == 1 ? (std::vector{1, 2, 3}) : (std::vector{4, 5, 6}));
+      int local = 0;
+      ASSERT_EQ(loaded.local.size(), sizeof local);
+      std::memcpy(&local, loaded.local.data(), sizeof local);
+      EXPECT_EQ(local, 21);
+      take_two(second, loaded.version, 21);
+      EXPECT_EQ(second.allreduce(1), 2);
+      lazily(second);
+    }
+    Communicator third = Communicator::create(o);
+    const auto loaded = third.load_checkpoint();
+    EXPECT_GE(loaded.version, 3u);
+    EXPECT_EQ(loaded.global_as<int>(), loaded.version == 3 ? (std::vector{7, 8, 9}) : std::vector{10});
+    if (loaded.version == 3) {
+      EXPECT_EQ(third.allreduce(1), 2);
+      third.checkpoint(std::vector{10});
+    }
+    third.barrier();
+    third.finalize();
+  };
+  const auto rank_0 = [&](Options& o) {
     Communicator comm = Communicator::create(o);
     EXPECT_EQ(comm.load_checkpoint().version, 0u);
     take_two(comm, 0, 20);
@@ -555,10 +519,8 @@ TEST_F(Devices, StatesOnTheGpuAreCheckpointed) {
     lazily(comm);
     comm.barrier();
     comm.finalize();
-  } catch (const Error& e) {
-    ADD_FAILURE() << e.what();
-  }
-  other.join();
+  };
+  run_two_ranks(cluster_, rank_0, rank_1);
 }
 
 // Rank 0's state lies on the GPU, rank 1's on the CPU: the same bytes.
@@ -569,24 +531,16 @@ std::vector<float> state_of(int checkpoint) {
 }
 
 TEST_F(Devices, AStateComesFromTheGpuWhileTheProgramGoesOn) {
-  std::thread other([&] {
-    Options o = cluster_.options(1, 2);
-    apart(1, o);
-    try {
-      Communicator comm = Communicator::create(o);
-      EXPECT_EQ(comm.load_checkpoint().version, 0u);
-      comm.checkpoint(state_of(1));
-      EXPECT_EQ(comm.allreduce(2), 3);
-      comm.checkpoint(state_of(2));
-      EXPECT_EQ(comm.allreduce(2), 3);
-      comm.finalize();
-    } catch (const Error& e) {
-      ADD_FAILURE() << e.what();
-    }
-  });
-  try {
-    Options o = cluster_.options(0, 2);
-    apart(0, o);
+  const auto rank_1 = [&](Options& o) {
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.load_checkpoint().version, 0u);
+    comm.checkpoint(state_of(1));
+    EXPECT_EQ(comm.allreduce(2), 3);
+    comm.checkpoint(state_of(2));
+    EXPECT_EQ(comm.allreduce(2), 3);
+    comm.finalize();
+  };
+  const auto rank_0 = [&](Options& o) {
     const DeviceArray<float> state(state_of(1));
     {
       Communicator comm = Communicator::create(o);
@@ -613,10 +567,8 @@ TEST_F(Devices, AStateComesFromTheGpuWhileTheProgramGoesOn) {
     }
     EXPECT_EQ(next.allreduce(1), 3);
     next.finalize();
-  } catch (const Error& e) {
-    ADD_FAILURE() << e.what();
-  }
-  other.join();
+  };
+  run_two_ranks(cluster_, rank_0, rank_1);
 }
 
 // Its next life takes it again.
@@ -624,27 +576,19 @@ TEST_F(Devices, ALifeMayEndBeforeItsStateHasCome) {
   // Until rank 1 has the result, too, nobody else need have it: the round may be run again, and a program that calls
   // with another value then, as this one does, gets that one's sum.
   std::promise<void> returned;
-  std::thread other([&] {
-    Options o = cluster_.options(1, 2);
-    apart(1, o);
-    try {
-      Communicator comm = Communicator::create(o);
-      EXPECT_EQ(comm.load_checkpoint().version, 0u);
-      comm.checkpoint(state_of(1));
-      EXPECT_EQ(comm.allreduce(2), 3);
-      returned.set_value();
-      comm.checkpoint(state_of(2));
-      // The second may be as well: rank 0's state comes from its GPU while this goes on.
-      EXPECT_GE(comm.committed_version(), 1u);
-      EXPECT_EQ(comm.allreduce(5), 6);
-      comm.finalize();
-    } catch (const Error& e) {
-      ADD_FAILURE() << e.what();
-    }
-  });
-  try {
-    Options o = cluster_.options(0, 2);
-    apart(0, o);
+  const auto rank_1 = [&](Options& o) {
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.load_checkpoint().version, 0u);
+    comm.checkpoint(state_of(1));
+    EXPECT_EQ(comm.allreduce(2), 3);
+    returned.set_value();
+    comm.checkpoint(state_of(2));
+    // The second may be as well: rank 0's state comes from its GPU while this goes on.
+    EXPECT_GE(comm.committed_version(), 1u);
+    EXPECT_EQ(comm.allreduce(5), 6);
+    comm.finalize();
+  };
+  const auto rank_0 = [&](Options& o) {
     const DeviceArray<float> state(state_of(1));
     {
       Communicator first = Communicator::create(o);
@@ -662,59 +606,51 @@ TEST_F(Devices, ALifeMayEndBeforeItsStateHasCome) {
     second.checkpoint(std::as_bytes(DeviceArray<float>(state_of(2)).span()));
     EXPECT_EQ(second.allreduce(1), 6);
     second.finalize();
-  } catch (const Error& e) {
-    ADD_FAILURE() << e.what();
-  }
-  other.join();
+  };
+  run_two_ranks(cluster_, rank_0, rank_1);
 }
 
 // As where a call's buffers cannot be read; also one that fails when the program has gone on.
 TEST_F(Devices, AGpuThatFailsWithAStateEndsALife) {
-  std::thread other([&] {
-    Options o = cluster_.options(1, 2);
-    apart(1, o);
-    try {
-      Communicator comm = Communicator::create(o);
-      EXPECT_EQ(comm.load_checkpoint().version, 0u);
-      comm.checkpoint(state_of(1));
-      EXPECT_EQ(comm.allreduce(2), 3);
-      comm.finalize();
-    } catch (const Error& e) {
-      ADD_FAILURE() << e.what();
-    }
-  });
+  const auto rank_1 = [&](Options& o) {
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.load_checkpoint().version, 0u);
+    comm.checkpoint(state_of(1));
+    EXPECT_EQ(comm.allreduce(2), 3);
+    comm.finalize();
+  };
   struct Case {
     const char* where;
     FakeFault fault;
     const char* says;
   };
-  for (const Case& c : {Case{"stream.copy", FakeFault::kError, "injected into stream.copy"},
-                        Case{"stream.copy", FakeFault::kHang, "has not copied"},
-                        Case{"stream.to_host", FakeFault::kError, "injected into stream.to_host"},
-                        Case{"stream.to_host", FakeFault::kHang, "has not copied"}, Case{"", {}, ""}}) {
-    SCOPED_TRACE(c.where);
-    Options o = cluster_.options(0, 2);
-    apart(0, o);
-    const DeviceArray<float> state(state_of(1));
-    const bool fails = *c.where != 0;
-    try {
-      Communicator comm = Communicator::create(o);
-      EXPECT_EQ(comm.load_checkpoint().version, 0u);
-      if (fails) fake_gpu().controls.arm(c.where, 0, c.fault);
-      comm.checkpoint(std::as_bytes(state.span()));
-      // The next call may come before it is known.
-      if (fails) comm.checkpoint(std::as_bytes(state.span()));
-      EXPECT_FALSE(fails);
-      EXPECT_EQ(comm.allreduce(1), 3);
-      comm.finalize();
-    } catch (const Error& e) {
-      EXPECT_TRUE(fails) << e.what();
-      EXPECT_THAT(e.what(), HasSubstr("cannot read the state for a checkpoint"));
-      EXPECT_THAT(e.what(), HasSubstr(c.says));
+  const auto rank_0 = [&](Options& o) {
+    for (const Case& c : {Case{"stream.copy", FakeFault::kError, "injected into stream.copy"},
+                          Case{"stream.copy", FakeFault::kHang, "has not copied"},
+                          Case{"stream.to_host", FakeFault::kError, "injected into stream.to_host"},
+                          Case{"stream.to_host", FakeFault::kHang, "has not copied"}, Case{"", {}, ""}}) {
+      SCOPED_TRACE(c.where);
+      const DeviceArray<float> state(state_of(1));
+      const bool fails = *c.where != 0;
+      try {
+        Communicator comm = Communicator::create(o);
+        EXPECT_EQ(comm.load_checkpoint().version, 0u);
+        if (fails) fake_gpu().controls.arm(c.where, 0, c.fault);
+        comm.checkpoint(std::as_bytes(state.span()));
+        // The next call may come before it is known.
+        if (fails) comm.checkpoint(std::as_bytes(state.span()));
+        EXPECT_FALSE(fails);
+        EXPECT_EQ(comm.allreduce(1), 3);
+        comm.finalize();
+      } catch (const Error& e) {
+        EXPECT_TRUE(fails) << e.what();
+        EXPECT_THAT(e.what(), HasSubstr("cannot read the state for a checkpoint"));
+        EXPECT_THAT(e.what(), HasSubstr(c.says));
+      }
+      fake_gpu().controls.release();
     }
-    fake_gpu().controls.release();
-  }
-  other.join();
+  };
+  run_two_ranks(cluster_, rank_0, rank_1);
 }
 
 // A call that comes after it is told, and waits for its next life: nothing of it is committed.

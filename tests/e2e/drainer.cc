@@ -9,23 +9,16 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tests/e2e/program.h"
 #include "warren/warren.h"
 
 int main(int argc, char** argv) {
   if (argc != 6) return 2;
-  warren::Options options;
-  options.tracker = argv[1];
-  options.job = "drain";
-  options.secret_file = argv[2];
-  options.worker_id = argv[3];
-  options.world_size = std::atoi(argv[4]);
-  options.round_timeout_ms = std::chrono::milliseconds(3000);
-  options.log_level = warren::LogLevel::error;
+  warren::Options options = warren::testing::options_of(argv, "drain", std::chrono::milliseconds(3000));
   options.replicas = 2;
   const char* versions = std::getenv("DRAINER_VERSIONS");
   const int most_versions = versions == nullptr ? 1 << 30 : std::atoi(versions);
@@ -40,14 +33,7 @@ int main(int argc, char** argv) {
   constexpr std::size_t kElements = (std::size_t{1} << 20) / sizeof(float);
   try {
     auto comm = warren::Communicator::create(options);
-    struct State {
-      int version = 0, stop = 0;
-    };
-    State state;
-    const auto loaded = comm.load_checkpoint();
-    if (loaded.version > 0) std::memcpy(&state, loaded.global.data(), sizeof state);
-    std::printf("joined %d %d\n", comm.rank(), state.version);
-    std::fflush(stdout);
+    warren::testing::State state = warren::testing::load_state(comm);
     std::array<std::vector<float>, 3> buffers;
     while (state.stop == 0) {
       for (int round = 0; round < 5; round++) {

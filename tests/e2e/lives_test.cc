@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <exception>
-#include <functional>
 #include <future>
 #include <latch>
 #include <optional>
@@ -16,41 +14,21 @@
 #include <thread>
 #include <vector>
 
-#include "tests/e2e/cluster.h"
+#include "tests/e2e/two_ranks.h"
 #include "tests/sanitized.h"
 
 namespace warren {
 namespace {
 
+using testing::apart;
 using testing::Cluster;
 using ::testing::HasSubstr;
-
-// Each rank is a host and a failure domain of its own: a new life fetches what it replays, and nothing goes with one.
-void apart(int rank, Options& o) {
-  o.host_id = o.domain_id = "host-" + std::to_string(rank);
-  o.replicas = 2;
-}
-
-// Runs both, each in a thread; neither may throw.
-void run_both(const std::function<void()>& a, const std::function<void()>& b) {
-  const auto watched = [](const std::function<void()>& body) {
-    try {
-      body();
-    } catch (const std::exception& e) {
-      ADD_FAILURE() << e.what();
-    }
-  };
-  std::thread other([&] { watched(b); });
-  watched(a);
-  other.join();
-}
+using testing::run_two_ranks;
 
 TEST(Lives, WhoFinalizesSendsMessagesAgain) {
   Cluster cluster;
   std::promise<void> sent;
-  const auto receiver = [&] {
-    Options o = cluster.options(1, 2);
-    apart(1, o);
+  const auto receiver = [&](Options& o) {
     {
       Communicator first = Communicator::create(o);
       EXPECT_EQ(first.allreduce(1), 2);
@@ -63,16 +41,14 @@ TEST(Lives, WhoFinalizesSendsMessagesAgain) {
     EXPECT_EQ(got, (std::vector{5, 6, 7}));
     second.finalize();
   };
-  const auto sender = [&] {
-    Options o = cluster.options(0, 2);
-    apart(0, o);
+  const auto sender = [&](Options& o) {
     Communicator comm = Communicator::create(o);
     EXPECT_EQ(comm.allreduce(1), 2);
     comm.send(std::vector{5, 6, 7}, 1, 7);
     sent.set_value();
     comm.finalize();
   };
-  run_both(sender, receiver);
+  run_two_ranks(cluster, sender, receiver);
 }
 
 // As where workers were started by hand: nobody keeps their logs open, and all of them have ended.
@@ -116,9 +92,7 @@ TEST(Lives, WhereAllCopiesAreLostEveryRankHearsThatTheJobCannotGoOn) {
 TEST(Lives, ACallbackIsCalledWhenItsResultWasFetched) {
   Cluster cluster;
   std::promise<void> done;
-  const auto two_lives = [&] {
-    Options o = cluster.options(1, 2);
-    apart(1, o);
+  const auto two_lives = [&](Options& o) {
     std::vector<int> values(50'000, 1);
     {
       Communicator first = Communicator::create(o);
@@ -138,16 +112,14 @@ TEST(Lives, ACallbackIsCalledWhenItsResultWasFetched) {
     handle.wait();
     second.finalize();
   };
-  const auto one_life = [&] {
-    Options o = cluster.options(0, 2);
-    apart(0, o);
+  const auto one_life = [&](Options& o) {
     Communicator comm = Communicator::create(o);
     std::vector<int> values(50'000, 1);
     comm.allreduce(std::span(values));
     done.set_value();
     comm.finalize();
   };
-  run_both(one_life, two_lives);
+  run_two_ranks(cluster, one_life, two_lives);
 }
 
 // Rank 0 is in the middle of version 2 and makes no set-up round.
@@ -157,9 +129,7 @@ TEST(Lives, ANewLifeGetsTheResultOfASetUpRoundAlone) {
   const auto checkpoints_from = [](Communicator& comm, std::uint64_t version) {
     for (; version < 2; version++) comm.checkpoint(std::vector{static_cast<int>(version)});
   };
-  const auto two_lives = [&] {
-    Options o = cluster.options(1, 2);
-    apart(1, o);
+  const auto two_lives = [&](Options& o) {
     {
       Communicator first = Communicator::create(o);
       EXPECT_EQ(first.load_checkpoint().version, 0u);
@@ -179,9 +149,7 @@ TEST(Lives, ANewLifeGetsTheResultOfASetUpRoundAlone) {
         << "a life that loads a later version has no such group";
     second.finalize();
   };
-  const auto one_life = [&] {
-    Options o = cluster.options(0, 2);
-    apart(0, o);
+  const auto one_life = [&](Options& o) {
     Communicator comm = Communicator::create(o);
     EXPECT_EQ(comm.load_checkpoint().version, 0u);
     EXPECT_EQ(comm.once("sketch").allreduce(7), 107);
@@ -191,7 +159,7 @@ TEST(Lives, ANewLifeGetsTheResultOfASetUpRoundAlone) {
     (void)comm.split(0);
     comm.finalize();
   };
-  run_both(one_life, two_lives);
+  run_two_ranks(cluster, one_life, two_lives);
 }
 
 // A life that ends between a lazy checkpoint and the next call has given no state: nothing is committed.
@@ -210,9 +178,7 @@ TEST(Lives, ALazyCheckpointIsSerializedByTheNextCall) {
     comm.checkpoint(std::vector{5});  // returns when the lazy one is committed
     EXPECT_GE(comm.committed_version(), 1u);
   };
-  const auto two_lives = [&] {
-    Options o = cluster.options(1, 2);
-    apart(1, o);
+  const auto two_lives = [&](Options& o) {
     int model = 17, calls = 0;
     {
       Communicator first = Communicator::create(o);
@@ -237,9 +203,7 @@ TEST(Lives, ALazyCheckpointIsSerializedByTheNextCall) {
     third.barrier();
     third.finalize();
   };
-  const auto one_life = [&] {
-    Options o = cluster.options(0, 2);
-    apart(0, o);
+  const auto one_life = [&](Options& o) {
     int model = 17, calls = 0;
     Communicator comm = Communicator::create(o);
     EXPECT_EQ(comm.load_checkpoint().version, 0u);
@@ -248,14 +212,12 @@ TEST(Lives, ALazyCheckpointIsSerializedByTheNextCall) {
     comm.barrier();
     comm.finalize();
   };
-  run_both(one_life, two_lives);
+  run_two_ranks(cluster, one_life, two_lives);
 }
 
 TEST(Lives, AfterARollbackThatIsAnErrorACommunicatorIsMadeAgain) {
   Cluster cluster;
-  const auto body = [&](int rank) {
-    Options o = cluster.options(rank, 2);
-    apart(rank, o);
+  const auto body = [&](int rank, Options& o) {
     o.on_rollback = "error";
     o.data_dir = cluster.file("data-" + std::to_string(rank));
     {
@@ -274,7 +236,8 @@ TEST(Lives, AfterARollbackThatIsAnErrorACommunicatorIsMadeAgain) {
     EXPECT_EQ(second.allreduce(static_cast<int>(loaded.version)), 2 * static_cast<int>(loaded.version));
     second.finalize();
   };
-  run_both([&] { body(0); }, [&] { body(1); });
+  run_two_ranks(
+      cluster, [&](Options& o) { body(0, o); }, [&](Options& o) { body(1, o); });
 }
 
 // Small and large, and whether its caller waits in the call or not. What it throws reaches the caller of a blocking
@@ -288,9 +251,7 @@ TEST(Lives, AReductionThatThrowsEndsItsLifeAlone) {
       const auto expect_sum = [](const std::vector<int>& values) {
         EXPECT_EQ(values, std::vector<int>(values.size(), 30));
       };
-      const auto two_lives = [&] {
-        Options o = cluster.options(1, 2);
-        apart(1, o);
+      const auto two_lives = [&](Options& o) {
         std::vector<int> values(count, 10);
         {
           Communicator first = Communicator::create(o);
@@ -320,9 +281,7 @@ TEST(Lives, AReductionThatThrowsEndsItsLifeAlone) {
         expect_sum(values);
         second.finalize();
       };
-      const auto one_life = [&] {
-        Options o = cluster.options(0, 2);
-        apart(0, o);
+      const auto one_life = [&](Options& o) {
         Communicator comm = Communicator::create(o);
         for (int call = 0; call < 2; call++) {
           std::vector<int> values(count, 20);
@@ -331,7 +290,7 @@ TEST(Lives, AReductionThatThrowsEndsItsLifeAlone) {
         }
         comm.finalize();
       };
-      run_both(one_life, two_lives);
+      run_two_ranks(cluster, one_life, two_lives);
       if (HasFailure()) return;
     }
   }
@@ -340,9 +299,7 @@ TEST(Lives, AReductionThatThrowsEndsItsLifeAlone) {
 // Where a drain must not end the process: what the program calls afterwards fails, and nobody else's calls do.
 TEST(Lives, WhoDrainsBeginsNothingAndItsNextLifeGoesOn) {
   Cluster cluster;
-  const auto drainer = [&] {
-    Options o = cluster.options(1, 2);
-    apart(1, o);
+  const auto drainer = [&](Options& o) {
     o.on_rollback = "error";
     {
       Communicator first = Communicator::create(o);
@@ -361,24 +318,20 @@ TEST(Lives, WhoDrainsBeginsNothingAndItsNextLifeGoesOn) {
     EXPECT_EQ(second.allreduce(5), 10);
     second.finalize();
   };
-  const auto other = [&] {
-    Options o = cluster.options(0, 2);
-    apart(0, o);
+  const auto other = [&](Options& o) {
     o.on_rollback = "error";
     Communicator comm = Communicator::create(o);
     EXPECT_EQ(comm.allreduce(1), 2);
     EXPECT_EQ(comm.allreduce(5), 10);
     comm.finalize();
   };
-  run_both(drainer, other);
+  run_two_ranks(cluster, other, drainer);
 }
 
 // A sink of the program's is called by the thread that recovers, which waits for it as long as it takes.
 TEST(Lives, ARecoveryWaitsForNobodyToTakeLogLinesFromAQueue) {
   Cluster cluster;
-  const auto two_lives = [&] {
-    Options o = cluster.options(1, 2);
-    apart(1, o);
+  const auto two_lives = [&](Options& o) {
     for (int life = 0; life < 2; life++) {
       Communicator comm = Communicator::create(o);
       EXPECT_EQ(comm.allreduce(1), 2);
@@ -387,10 +340,8 @@ TEST(Lives, ARecoveryWaitsForNobodyToTakeLogLinesFromAQueue) {
       comm.finalize();
     }
   };
-  const auto other = [&] {
+  const auto other = [&](Options& o) {
     LogQueue queue(2);
-    Options o = cluster.options(0, 2);
-    apart(0, o);
     o.log_queue = &queue;
     o.log_level = LogLevel::info;
     {
@@ -407,7 +358,7 @@ TEST(Lives, ARecoveryWaitsForNobodyToTakeLogLinesFromAQueue) {
     EXPECT_TRUE(queue.next());
     EXPECT_FALSE(queue.next()) << "the communicator is gone";
   };
-  run_both(two_lives, other);
+  run_two_ranks(cluster, other, two_lives);
 }
 
 TEST(Lives, LogLinesAreTakenWhileCreateWaits) {
@@ -444,9 +395,7 @@ TEST(Lives, ACheckpointFromARootIsLoadedByAll) {
   const auto global_of = [](int rank, std::uint64_t version) {
     return bytes_of("made by rank " + std::to_string(rank) + " for version " + std::to_string(version));
   };
-  const auto life = [&](int rank, std::uint64_t loads_least, std::uint64_t leaves_at) {
-    Options o = cluster.options(rank, 2);
-    apart(rank, o);
+  const auto life = [&](int rank, const Options& o, std::uint64_t loads_least, std::uint64_t leaves_at) {
     Communicator comm = Communicator::create(o);
     const auto loaded = comm.load_checkpoint();
     EXPECT_GE(loaded.version, loads_least);
@@ -470,11 +419,12 @@ TEST(Lives, ACheckpointFromARootIsLoadedByAll) {
     }
     comm.finalize();
   };
-  run_both([&] { life(0, 0, 0); },
-           [&] {
-             life(1, 0, 3);
-             life(1, 1, 0);
-           });
+  run_two_ranks(
+      cluster, [&](Options& o) { life(0, o, 0, 0); },
+      [&](Options& o) {
+        life(1, o, 0, 3);
+        life(1, o, 1, 0);
+      });
 }
 
 // The states that the library has loaded; what the program has copied is its own.

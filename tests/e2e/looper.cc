@@ -10,18 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "tests/e2e/program.h"
 #include "warren/warren.h"
 
 int main(int argc, char** argv) {
   if (argc < 6) return 2;
-  warren::Options options;
-  options.tracker = argv[1];
-  options.job = "loop";
-  options.secret_file = argv[2];
-  options.worker_id = argv[3];
-  options.world_size = std::atoi(argv[4]);
-  options.round_timeout_ms = std::chrono::milliseconds(argc > 6 ? std::atol(argv[6]) : 1000);
-  options.log_level = warren::LogLevel::error;
+  warren::Options options =
+      warren::testing::options_of(argv, "loop", std::chrono::milliseconds(argc > 6 ? std::atol(argv[6]) : 1000));
   const std::string how = argc > 7 ? argv[7] : "";
   options.replicas = how == "logs" ? 1 : 0;  // 0: what a failure does where nothing is logged
   try {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/e2e/program.h"
 #include "warren/warren.h"
 
 namespace {
@@ -24,16 +25,10 @@ std::int64_t cpu_us() {
 int main(int argc, char** argv) {
   if (argc != 9 && argc != 10) return 2;
   const long rounds = argc == 10 ? std::atol(argv[9]) : 0;
-  warren::Options options;
-  options.tracker = argv[1];
-  options.job = "pace";
-  options.secret_file = argv[2];
-  options.worker_id = argv[3];
-  options.world_size = std::atoi(argv[4]);
+  warren::Options options =
+      warren::testing::options_of(argv, "pace", std::chrono::milliseconds(rounds == 0 ? 10'000 : 4'000));
   options.host_id = options.domain_id = argv[5];
   options.algorithm = argv[6];
-  options.round_timeout_ms = std::chrono::milliseconds(rounds == 0 ? 10'000 : 4'000);
-  options.log_level = warren::LogLevel::error;
   options.replicas = rounds == 0 ? 0 : 2;
   const std::int64_t work_us = std::atol(argv[8]);
   try {

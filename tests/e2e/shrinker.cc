@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "tests/e2e/program.h"
 #include "warren/warren.h"
 
 namespace {
@@ -98,25 +98,11 @@ void sum_one(warren::Communicator& comm, Contributors& contributors) {
 
 int main(int argc, char** argv) {
   if (argc != 6) return 2;
-  warren::Options options;
-  options.tracker = argv[1];
-  options.job = "shrink";
-  options.secret_file = argv[2];
-  options.worker_id = argv[3];
-  options.world_size = std::atoi(argv[4]);
-  options.round_timeout_ms = std::chrono::milliseconds(3000);
-  options.log_level = warren::LogLevel::error;
+  warren::Options options = warren::testing::options_of(argv, "shrink", std::chrono::milliseconds(3000));
   options.mode = "shrink";
   try {
     auto comm = warren::Communicator::create(options);
-    struct State {
-      int version = 0, stop = 0;
-    };
-    State state;
-    const auto loaded = comm.load_checkpoint();
-    if (loaded.version > 0) std::memcpy(&state, loaded.global.data(), sizeof state);
-    std::printf("joined %d %d\n", comm.rank(), state.version);
-    std::fflush(stdout);
+    warren::testing::State state = warren::testing::load_state(comm);
     Contributors contributors(comm);
     while (state.stop == 0) {
       for (int i = 0; i < 3; i++) sum_one(comm, contributors);

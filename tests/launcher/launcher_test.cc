@@ -80,12 +80,39 @@ Finished run(LaunchOptions options) {
   return {std::move(code), std::move(output), std::move(error)};
 }
 
+// Runs a launch whose exit code is to be `code`. A failure names the caller's line.
+Finished finished_with(int code, const LaunchOptions& options, int line = __builtin_LINE()) {
+  const testing::ScopedTrace caller(__FILE__, line, "");
+  Finished f = run(options);
+  EXPECT_TRUE(f.code.ok()) << f.code.status().describe();
+  if (f.code.ok()) {
+    EXPECT_EQ(f.code.value(), code) << f.error;
+  }
+  return f;
+}
+
 LaunchOptions shell(std::uint32_t workers, const std::string& script) {
   LaunchOptions o;
   o.workers = workers;
   o.program = {"/bin/sh", "-c", script};
   o.first_backoff_ms = 1;
   return o;
+}
+
+LaunchOptions with_restarts(std::uint32_t restarts, LaunchOptions o) {
+  o.restarts = restarts;
+  return o;
+}
+
+LaunchOptions with_spares(std::uint32_t spares, LaunchOptions o) {
+  o.spares = spares;
+  return o;
+}
+
+// Pauses before each restart, for longer than a test takes.
+void restarts_in_an_hour(LaunchOptions& o) {
+  o.immediate_restarts = 0;
+  o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
 }
 
 std::ptrdiff_t count(const std::string& text, const std::string& word) {
@@ -212,9 +239,7 @@ TEST(Launch, StartsItsShareOfAJob) {
   o.world_size = 8;
   o.first_attempt = 3;  // a scheduler has started this launcher before
   o.restarts = 1;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 0);
+  const Finished f = finished_with(0, o);
   EXPECT_THAT(f.lines(), UnorderedElementsAre("[4] 4/8/2/3", "[5] 5/8/2/3", "[5] 5/8/2/4"));
   EXPECT_THAT(f.error,
               HasSubstr("worker 5 ended with exit code 75 (preempted); starting it again at once (restart 1 of 1"));
@@ -243,16 +268,13 @@ TEST(Launch, StandardInputIsEmptyAndPrefixesCanBeOff) {
 
 TEST(Launch, TheFirstFailureGivesTheExitCode) {
   // Worker 1 fails; the others would wait for ever and get SIGTERM.
-  const Finished f = run(shell(3, "if [ $WARREN_WORKER_ID = 1 ]; then exit 7; fi; exec sleep 1000"));
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 7);
+  const Finished f = finished_with(7, shell(3, "if [ $WARREN_WORKER_ID = 1 ]; then exit 7; fi; exec sleep 1000"));
   EXPECT_THAT(f.error, HasSubstr("worker 1 ended with exit code 7; ending the others"));
 }
 
 TEST(Launch, ASignalGivesTheShellsExitCode) {
-  const Finished f = run(shell(2, "if [ $WARREN_WORKER_ID = 0 ]; then kill -9 $$; fi; exec sleep 1000"));
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 128 + SIGKILL);
+  const Finished f =
+      finished_with(128 + SIGKILL, shell(2, "if [ $WARREN_WORKER_ID = 0 ]; then kill -9 $$; fi; exec sleep 1000"));
   EXPECT_THAT(f.error, HasSubstr("worker 0 was killed by signal 9"));
 }
 
@@ -267,9 +289,7 @@ TEST(Launch, WorkersThatIgnoreTheEndAreKilled) {
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   o.variables["FIFO"] = fifo;
   o.grace_ms = 50;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 3);
+  const Finished f = finished_with(3, o);
   EXPECT_THAT(f.error, HasSubstr("did not end within 50 ms; killing them"));
   unlink(fifo.c_str());
   rmdir(folder);
@@ -278,9 +298,7 @@ TEST(Launch, WorkersThatIgnoreTheEndAreKilled) {
 TEST(Launch, RestartsWithTheAttemptRaised) {
   auto o = shell(2, "echo attempt $WARREN_ATTEMPT; [ $WARREN_WORKER_ID = 0 ] || [ $WARREN_ATTEMPT = 2 ] || kill -9 $$");
   o.restarts = 2;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 0);
+  const Finished f = finished_with(0, o);
   EXPECT_THAT(f.lines(), UnorderedElementsAre("[0] attempt 0", "[1] attempt 0", "[1] attempt 1", "[1] attempt 2"));
   EXPECT_THAT(f.error,
               HasSubstr("warren: worker_restarted: worker 1 was killed by signal 9 (Killed); starting it again "
@@ -308,30 +326,18 @@ TEST(Launch, EachWorkerMayHaveACoreOfItsOwn) {
 }
 
 TEST(Launch, OneThatWasPreemptedIsLostToo) {
-  auto o = shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 75");
-  o.restarts = 1;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 0);
+  const Finished f = finished_with(0, with_restarts(1, shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 75")));
   EXPECT_THAT(f.error, HasSubstr("worker_restarted: worker 0 ended with exit code 75 (preempted); starting it again"));
 }
 
 TEST(Launch, OneThatEndedAtAKillPointIsLostToo) {
-  auto o = shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 254");
-  o.restarts = 1;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 0);
+  const Finished f = finished_with(0, with_restarts(1, shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 254")));
   EXPECT_THAT(f.error,
               HasSubstr("worker_restarted: worker 0 ended with exit code 254 (kill point); starting it again"));
 }
 
 TEST(Launch, AProgramsOwnFailureIsNotRepeatedUnlessAsked) {
-  auto o = shell(1, "echo $WARREN_ATTEMPT; exit 9");
-  o.restarts = 3;
-  const Finished once = run(o);
-  ASSERT_TRUE(once.code.ok());
-  EXPECT_EQ(once.code.value(), 9);
+  const Finished once = finished_with(9, with_restarts(3, shell(1, "echo $WARREN_ATTEMPT; exit 9")));
   EXPECT_THAT(once.lines(), ElementsAre("[0] 0"));
   EXPECT_THAT(once.error, HasSubstr("warren: worker_failed: worker 0 ended with exit code 9\n"));
 }
@@ -361,9 +367,7 @@ TEST(Launch, TheLastLinesOfAWorkerThatFailedComeAgainUnderThoseOfOthers) {
   const std::string others = "trap 'echo farewell; exit 0' TERM; echo > " + fifo + "; sleep 1000 & wait";
   const std::string failing = "read ready < " + fifo + "; for i in $(seq 30); do echo line $i; done; exit 3";
   auto o = shell(2, "if [ $WARREN_WORKER_ID = 1 ]; then " + failing + "; else " + others + "; fi");
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 3);
+  const Finished f = finished_with(3, o);
   std::string expected;
   for (int i = 11; i <= 30; ++i) expected += "[1] line " + std::to_string(i) + "\n";
   EXPECT_THAT(f.error,
@@ -411,9 +415,7 @@ TEST(Launch, LostAndFailedCountTogether) {
   auto o = shell(1, "echo $WARREN_ATTEMPT; if [ $WARREN_ATTEMPT -lt 2 ]; then kill -9 $$; else exit 9; fi");
   o.restarts = 5;
   o.failure_restarts = 3;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 9);
+  const Finished f = finished_with(9, o);
   EXPECT_THAT(f.lines(), ElementsAre("[0] 0", "[0] 1", "[0] 2", "[0] 3"));
 }
 
@@ -421,9 +423,7 @@ TEST(Launch, LostAndFailedCountTogether) {
 TEST(Launch, ARollbackOfAllCountsOnce) {
   auto o = shell(4, "[ $WARREN_ATTEMPT = 2 ] || exit 77");
   o.restarts = 2;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 0);
+  const Finished f = finished_with(0, o);
   EXPECT_THAT(f.error, HasSubstr("warren: job_rolled_back: rollback 1 of at most 2"));
   EXPECT_THAT(f.error, HasSubstr("warren: job_rolled_back: rollback 2 of at most 2"));
   EXPECT_EQ(count(f.error, "job_rolled_back"), 2);
@@ -433,24 +433,15 @@ TEST(Launch, ARollbackOfAllCountsOnce) {
 }
 
 TEST(Launch, RollbacksAreBounded) {
-  auto o = shell(1, "echo $WARREN_ATTEMPT; exit 77");
-  o.restarts = 2;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 77);
+  const Finished f = finished_with(77, with_restarts(2, shell(1, "echo $WARREN_ATTEMPT; exit 77")));
   EXPECT_THAT(f.lines(), ElementsAre("[0] 0", "[0] 1", "[0] 2"));
   EXPECT_THAT(f.error, HasSubstr("and the job has used all of its 2 rollbacks"));
-  const Finished none = run(shell(1, "exit 77"));
-  EXPECT_EQ(none.code.value(), 77);
+  finished_with(77, shell(1, "exit 77"));
 }
 
 TEST(Launch, ARollbackIsNoRestartOfAWorker) {
   // Worker 0 is rolled back in two lives and killed in two; each has a count of its own.
-  auto o = shell(1, "case $WARREN_ATTEMPT in 0|2) exit 77;; 1|3) kill -9 $$;; esac");
-  o.restarts = 2;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 0);
+  finished_with(0, with_restarts(2, shell(1, "case $WARREN_ATTEMPT in 0|2) exit 77;; 1|3) kill -9 $$;; esac")));
 }
 
 TEST(Launch, PausesGrowWithShortLives) {
@@ -459,9 +450,7 @@ TEST(Launch, PausesGrowWithShortLives) {
   o.first_backoff_ms = 1;
   o.max_backoff_ms = 4;
   o.healthy_ms = 3'600'000;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 0);
+  const Finished f = finished_with(0, o);
   const char* const when[] = {"at once", "at once", "at once", "in 1 ms", "in 2 ms", "in 4 ms", "in 4 ms"};
   for (int i = 0; i < 7; ++i) {
     EXPECT_THAT(f.error, HasSubstr("starting it again " + std::string(when[i]) + " (restart " + std::to_string(i + 1)));
@@ -478,6 +467,11 @@ LaunchOptions alive(std::uint32_t workers, const std::string& script) {
   o.restarts = 1;
   o.hung_after_ms = 100;
   return o;
+}
+
+// Worker 0 does `deed`; worker 1 would wait for ever.
+LaunchOptions beside_one_that_waits(const std::string& deed) {
+  return alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD " + deed + "; fi; exec sleep 1000");
 }
 
 class Fifo {
@@ -504,52 +498,36 @@ TEST(Launch, AWorkerThatWorkedIsStartedAgainAtOnce) {
   LaunchOptions o = alive(1, "exec $CHILD works");
   o.restarts = 5;
   o.healthy_ms = 3'600'000;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const Finished f = finished_with(0, o);
   EXPECT_EQ(count(f.error, "at once"), 5) << f.error;
 }
 
 TEST(Launch, AnAbortBeforeTheFirstRoundIsTheProgramsOwnFailure) {
-  const Finished f = run(alive(1, "kill -ABRT $$"));
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 128 + SIGABRT) << f.error;
+  const Finished f = finished_with(128 + SIGABRT, alive(1, "kill -ABRT $$"));
   EXPECT_EQ(count(f.error, "worker_restarted"), 0) << f.error;
-  const Finished later = run(alive(1, "exec $CHILD aborts"));
-  ASSERT_TRUE(later.code.ok()) << later.code.status().describe();
-  EXPECT_EQ(later.code.value(), 0) << later.error;
+  const Finished later = finished_with(0, alive(1, "exec $CHILD aborts"));
   EXPECT_EQ(count(later.error, "worker_restarted"), 1) << later.error;
 }
 
 // The others would wait for it for ever: it is not killed, and has not finished either.
 TEST(Launch, AWorkerThatEndsWithoutFinalizeEndsTheJob) {
-  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD deserts; fi; exec sleep 1000");
-  o.restarts = 5;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), kExitDeserted) << f.error;
+  const Finished f = finished_with(kExitDeserted, with_restarts(5, beside_one_that_waits("deserts")));
   EXPECT_THAT(f.error, HasSubstr("warren: worker_failed: worker 0 ended with exit code 0 without finalize, which a "
                                  "program calls at its end (in Python: with warren.init() as comm); ending the "
                                  "others\n"));
 }
 
 TEST(Launch, RanksThatDisagreeAreNotStartedAgain) {
-  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD disagrees; fi; exec sleep 1000");
-  o.restarts = 5;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 128 + SIGABRT) << f.error;
+  const Finished f = finished_with(128 + SIGABRT, with_restarts(5, beside_one_that_waits("disagrees")));
   EXPECT_EQ(count(f.error, "worker_restarted"), 0) << f.error;
   EXPECT_THAT(f.error, HasSubstr("worker 0 was killed by signal 6 (Aborted) after: rank 1 calls something else; ending "
                                  "the others\n"));
 }
 
 TEST(Launch, RanksThatDisagreeInTheSameRoundInTwoLivesAreNotStartedAThirdTime) {
-  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD disagrees_always; fi; exec sleep 1000");
+  LaunchOptions o = beside_one_that_waits("disagrees_always");
   o.restarts = o.failure_restarts = 5;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 128 + SIGABRT) << f.error;
+  const Finished f = finished_with(128 + SIGABRT, o);
   EXPECT_EQ(count(f.error, "worker_restarted"), 1) << f.error;
   EXPECT_THAT(f.error,
               HasSubstr("after: round 0.7 on timeline 1: rank 1 calls something else; its life before ended at "
@@ -558,11 +536,7 @@ TEST(Launch, RanksThatDisagreeInTheSameRoundInTwoLivesAreNotStartedAThirdTime) {
 
 // However its program takes it: the next life would fail at the same place.
 TEST(Launch, AWorkerWhoseJobWasEndedByALimitIsNotStartedAgain) {
-  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD full; fi; exec sleep 1000");
-  o.restarts = 5;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 128 + SIGABRT) << f.error;
+  const Finished f = finished_with(128 + SIGABRT, with_restarts(5, beside_one_that_waits("full")));
   EXPECT_EQ(count(f.error, "worker_restarted"), 0) << f.error;
   EXPECT_THAT(f.error,
               HasSubstr("worker 0 was killed by signal 6 (Aborted) after: the log is full; ending the others\n"));
@@ -571,9 +545,7 @@ TEST(Launch, AWorkerWhoseJobWasEndedByALimitIsNotStartedAgain) {
 TEST(LaunchHung, AStoppedOrStuckWorkerIsKilledAndStartedAgain) {
   for (const char* how : {"stop", "stuck"}) {
     SCOPED_TRACE(how);
-    const Finished f = run(alive(1, std::string("exec $CHILD ") + how));
-    ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-    EXPECT_EQ(f.code.value(), 0) << f.error;
+    const Finished f = finished_with(0, alive(1, std::string("exec $CHILD ") + how));
     EXPECT_THAT(f.error, HasSubstr("warren: worker_killed_hung: worker 0 (process "));
     EXPECT_THAT(f.error, HasSubstr(") has shown no life for 100 ms; killing it\n"));
     EXPECT_THAT(f.error, HasSubstr("warren: worker_restarted: worker 0 hung and was killed; starting it again at once "
@@ -600,17 +572,13 @@ TEST(LaunchHung, AWorkerThatDumpsCoreIsDeadAndMayFinish) {
 TEST(LaunchHung, AWorkerSaysHowLongItMayBeSilent) {
   LaunchOptions o = alive(1, "exec $CHILD soon");
   o.hung_after_ms = 3'600'000;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const Finished f = finished_with(0, o);
   EXPECT_THAT(f.error, HasSubstr(") has shown no life for 150 ms; killing it\n"));
 }
 
 TEST(LaunchHung, WhatItStartedDoesNotHideIt) {
   // The worker is a child of the shell that the launcher started.
-  const Finished f = run(alive(1, "$CHILD stop || exit 5"));
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const Finished f = finished_with(0, alive(1, "$CHILD stop || exit 5"));
   EXPECT_THAT(f.error, HasSubstr("worker_killed_hung"));
 }
 
@@ -622,20 +590,14 @@ TEST(LaunchHung, WhoIsInNoJobIsLeftAlone) {
     auto o = alive(2, std::string("if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD ") + how + "; fi; exec $CHILD stuck");
     if (how == std::string("beat")) o.hung_after_ms = 1000;  // ample for one beat, however busy the machine is
     o.variables["FIFO"] = fifo.path();
-    const Finished f = run(o);
-    ASSERT_TRUE(f.code.ok());
-    EXPECT_EQ(f.code.value(), 0) << f.error;
+    const Finished f = finished_with(0, o);
     EXPECT_EQ(count(f.error, "worker_killed_hung"), 1) << f.error;
     EXPECT_THAT(f.error, HasSubstr("worker 1 hung and was killed"));
   }
 }
 
 TEST(LaunchHung, WithoutARestartItEndsTheJob) {
-  auto o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD stop; fi; exec sleep 1000");
-  o.restarts = 0;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 128 + SIGKILL);
+  const Finished f = finished_with(128 + SIGKILL, with_restarts(0, beside_one_that_waits("stop")));
   EXPECT_THAT(f.error, HasSubstr("warren: worker_failed: worker 0 hung and was killed; ending the others\n"));
 }
 
@@ -643,9 +605,7 @@ TEST(LaunchHung, WithoutARestartItEndsTheJob) {
 // page, no process descriptor, no socket of the guard's.
 TEST(LaunchHung, WorkersInheritNothingElse) {
   auto o = alive(3, "exec ls -l /proc/self/fd");
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const Finished f = finished_with(0, o);
   EXPECT_EQ(count(f.output, "memfd:warren-life"), 3) << f.output;
   for (const char* what : {"anon_inode", "socket"}) EXPECT_EQ(count(f.output, what), 0) << f.output;
   o.hung_after_ms = 0;
@@ -666,11 +626,8 @@ TEST(LaunchSignals, WorkersStartWithNoneBlocked) {
 
 TEST(Launch, RestartsAreBounded) {
   auto o = shell(1, "echo $WARREN_ATTEMPT; exit 9");
-  o.restarts = 0;
-  o.failure_restarts = 3;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok());
-  EXPECT_EQ(f.code.value(), 9);
+  o.failure_restarts = 3;  // and no restarts of a worker that was lost
+  const Finished f = finished_with(9, o);
   EXPECT_THAT(f.lines(), ElementsAre("[0] 0", "[0] 1", "[0] 2", "[0] 3"));
   EXPECT_THAT(f.error, HasSubstr("has used all of its 3 restarts"));
 }
@@ -736,6 +693,13 @@ class LauncherProcess {
     pid = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  // Waits for the end, which must have this exit code, and returns all output. A failure names the caller's line.
+  std::string ends_with(int code, int line = __builtin_LINE()) {
+    const testing::ScopedTrace caller(__FILE__, line, "");
+    std::string text = rest();
+    EXPECT_EQ(wait(), code) << text;
+    return text;
+  }
 
   pid_t pid;
 
@@ -764,6 +728,7 @@ TEST(LaunchSignals, ArePassedOn) {
                              : signal == SIGHUP  ? "HUP"
                              : signal == SIGUSR1 ? "USR1"
                                                  : "USR2";
+    SCOPED_TRACE(name);
     // An end that was asked for is no success; SIGUSR1 and SIGUSR2 ask for nothing.
     const int code = signal == SIGUSR1 || signal == SIGUSR2 ? 0 : 4;
     auto o = shell(2, "trap 'echo got; exit " + std::to_string(code) + "' " + name +
@@ -772,10 +737,9 @@ TEST(LaunchSignals, ArePassedOn) {
     LauncherProcess launcher(o);
     launcher.wait_for_lines(2);
     kill(launcher.pid, signal);
-    const std::string text = launcher.rest();
-    EXPECT_EQ(launcher.wait(), code) << name << ": " << text;
-    EXPECT_THAT(text, HasSubstr("[0] got")) << name;
-    EXPECT_THAT(text, HasSubstr("[1] got")) << name;
+    const std::string text = launcher.ends_with(code);
+    EXPECT_THAT(text, HasSubstr("[0] got"));
+    EXPECT_THAT(text, HasSubstr("[1] got"));
   }
 }
 
@@ -788,8 +752,7 @@ TEST(LaunchSignals, OneThatItWasStartedToIgnoreEndsNothing) {
   launcher.wait_for_lines(1);
   kill(launcher.pid, SIGHUP);
   kill(launcher.pid, SIGUSR1);  // is taken after it
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 0) << text;
+  launcher.ends_with(0);
 }
 
 // They may wait for it for ever.
@@ -801,8 +764,7 @@ TEST(LaunchSignals, WhoIsLeftAfterOneHasFailedIsEnded) {
   LauncherProcess launcher(o);
   launcher.wait_for_lines(2);
   kill(launcher.pid, SIGINT);
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 5) << text;
+  const std::string text = launcher.ends_with(5);
   EXPECT_THAT(text, HasSubstr("worker_failed: worker 0 ended with exit code 5\n"));
   EXPECT_THAT(text, HasSubstr("still there 50 ms later; they get SIGTERM"));
   EXPECT_THAT(text, HasSubstr("did not end within 50 ms; killing them"));
@@ -814,15 +776,13 @@ TEST(LaunchSignals, WhoWaitsForOneThatIsNotStartedAgainIsEnded) {
                  "while :; do sleep 1000 & wait; done");
   o.grace_ms = 50;
   o.restarts = 5;
-  o.immediate_restarts = 0;
-  o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
+  restarts_in_an_hour(o);
   const Fifo fifo;
   o.variables["FIFO"] = fifo.path();
   LauncherProcess launcher(o);
   EXPECT_THAT(launcher.wait_for_lines(1), HasSubstr("worker_restarted"));
   kill(launcher.pid, SIGHUP);
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 128 + SIGKILL) << text;
+  const std::string text = launcher.ends_with(128 + SIGKILL);
   EXPECT_THAT(text, HasSubstr("they get SIGTERM"));
 }
 
@@ -854,9 +814,7 @@ std::string drained(const std::string& script) {
   LauncherProcess launcher(o);
   launcher.wait_for_lines(2);
   kill(launcher.pid, SIGTERM);
-  std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), kExitPreempted) << text;
-  return text;
+  return launcher.ends_with(kExitPreempted);
 }
 
 TEST(LaunchSignals, WorkersThatShowLifeAreToldToDrain) {
@@ -884,8 +842,7 @@ TEST(LaunchSignals, WhomOthersSignalFirstWasPreemptedToo) {
   LaunchOptions o = shell(1, "echo $$; exec sleep 1000");
   o.prefix = false;
   o.restarts = 5;
-  o.immediate_restarts = 0;
-  o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
+  restarts_in_an_hour(o);
   LauncherProcess launcher(o);
   kill(std::stoi(launcher.wait_for_lines(1)), SIGTERM);
   EXPECT_THAT(launcher.wait_for_lines(2), HasSubstr("worker_restarted"));
@@ -898,8 +855,7 @@ TEST(LaunchSignals, WhoWaitedToBeStartedAgainWasPreemptedToo) {
   for (const char* end : {"kill -9 $$", "exit 76", "exit 77", "exit 254"}) {
     LaunchOptions o = shell(1, end);
     o.restarts = 5;
-    o.immediate_restarts = 0;
-    o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
+    restarts_in_an_hour(o);
     LauncherProcess launcher(o);
     // A rollback is a line of its own.
     launcher.wait_for_lines(std::string(end) == "exit 77" ? 2 : 1);
@@ -984,26 +940,21 @@ TEST(LaunchRestarts, OneThatCannotBeStartedForAMomentIsALostLife) {
               HasSubstr("worker 1 could not be started again (cannot start '" + o.program[0] +
                         "': No such file or directory); starting it again in 1 ms (restart 2 of 1000000, attempt 2)"));
   program.comes_back();
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 0) << text;
+  launcher.ends_with(0);
 }
 
 TEST(LaunchRestarts, OneThatCannotBeStartedAnyMoreEndsTheJobAsALostOneDoes) {
   const Vanishing program;
   LaunchOptions o = program.options();
   o.restarts = 2;
-  LauncherProcess launcher(o);
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 127) << text;
+  const std::string text = LauncherProcess(o).ends_with(127);
   EXPECT_THAT(text, HasSubstr("and has used all of its 2 restarts; ending the others"));
 }
 
 TEST(LaunchRestarts, ADrainCountsNowhere) {
   LaunchOptions o = alive(1, "exec $CHILD preempted");
   o.restarts = 0;
-  LauncherProcess launcher(o);
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 0) << text;
+  const std::string text = LauncherProcess(o).ends_with(0);
   EXPECT_THAT(text, HasSubstr("its place was needed elsewhere, which counts as no restart, attempt 3"));
 }
 
@@ -1011,12 +962,12 @@ TEST(LaunchRestarts, ADrainCountsNowhere) {
 TEST(LaunchRestarts, LossesAndRollbacksAreCountedAnewAfterALongLife) {
   for (const char* script : {"exec $CHILD works", "[ $WARREN_ATTEMPT = 5 ] || exit 77"}) {
     auto o = alive(2, script);
+    SCOPED_TRACE(script);
     o.long_life_ms = 0;  // each life was long enough
-    const Finished f = run(o);
-    EXPECT_EQ(f.code.value(), 0) << script << f.error;
-    EXPECT_EQ(count(f.error, "starting it again"), 10) << script;
+    const Finished f = finished_with(0, o);
+    EXPECT_EQ(count(f.error, "starting it again"), 10);
     o.long_life_ms = 3'600'000;
-    EXPECT_NE(run(o).code.value(), 0) << script;
+    EXPECT_NE(run(o).code.value(), 0);
   }
 }
 
@@ -1025,8 +976,7 @@ TEST(LaunchRestarts, ALongLifeInWhichNothingWasDoneIsNotForgiven) {
   auto o = shell(1, "kill -9 $$");
   o.restarts = 2;
   o.long_life_ms = 0;
-  const Finished f = run(o);
-  EXPECT_EQ(f.code.value(), 128 + SIGKILL);
+  const Finished f = finished_with(128 + SIGKILL, o);
   EXPECT_EQ(count(f.error, "starting it again"), 2);
 }
 
@@ -1034,9 +984,7 @@ TEST(LaunchRestarts, WhomItsJobHasGivenUpIsLostAndNotFailed) {
   LaunchOptions o = shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 76");
   o.restarts = 1;
   o.failure_restarts = 0;
-  LauncherProcess launcher(o);
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 0) << text;
+  const std::string text = LauncherProcess(o).ends_with(0);
   EXPECT_THAT(text,
               HasSubstr("ended with exit code 76 (for no fault of its program's); starting it again at once (restart 1 "
                         "of 1"));
@@ -1045,30 +993,25 @@ TEST(LaunchRestarts, WhomItsJobHasGivenUpIsLostAndNotFailed) {
 // Such as on_rollback=error, where the program hears of it, and a GPU that fails.
 TEST(LaunchRestarts, WhoIsNotToBlameForItsEndIsStartedAgainHoweverItEnds) {
   for (const char* how : {"fails", "aborts", "leaves"}) {
+    SCOPED_TRACE(how);
     LaunchOptions o = alive(1, "exec $CHILD over");
     o.variables["HOW"] = how;
     o.restarts = 1;
     o.failure_restarts = 0;
-    LauncherProcess launcher(o);
-    const std::string text = launcher.rest();
-    EXPECT_EQ(launcher.wait(), 0) << text;
+    const std::string text = LauncherProcess(o).ends_with(0);
     EXPECT_THAT(text, HasSubstr("after: out of the job (for no fault of its program's); starting it again at once"));
   }
   LaunchOptions o = alive(1, "exec $CHILD blamed");
   o.restarts = 1;
   o.failure_restarts = 0;
-  LauncherProcess launcher(o);
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 5) << text;
+  LauncherProcess(o).ends_with(5);
 }
 
 TEST(LaunchRestarts, AProgramThatHungOutsideOfCallsIsStartedAgain) {
   LaunchOptions o = shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 79");
   o.restarts = 1;
   o.failure_restarts = 0;
-  LauncherProcess launcher(o);
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 0) << text;
+  const std::string text = LauncherProcess(o).ends_with(0);
   EXPECT_THAT(text, HasSubstr("ended with exit code 79 (its program hung outside of calls); starting it again"));
 }
 
@@ -1078,9 +1021,7 @@ TEST(LaunchSpares, HaveTheIdsBeyondTheWorldAndEndWellWhereTheyAreNotNeeded) {
   o.first_worker = 4;
   o.world_size = 8;
   o.spares = 2;
-  LauncherProcess launcher(o);
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), 0) << text;
+  const std::string text = LauncherProcess(o).ends_with(0);
   for (const char* line : {"id 4 of 8", "id 5 of 8", "id 12 of 8", "id 13 of 8"}) EXPECT_THAT(text, HasSubstr(line));
   o.spares = 1025;
   LauncherProcess too_many(o);
@@ -1088,11 +1029,7 @@ TEST(LaunchSpares, HaveTheIdsBeyondTheWorldAndEndWellWhereTheyAreNotNeeded) {
 }
 
 TEST(LaunchSpares, OneThatFailsIsGivenUpAlone) {
-  LaunchOptions o = shell(2, "[ $WARREN_WORKER_ID -lt 2 ] || exit 9");
-  o.spares = 1;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const Finished f = finished_with(0, with_spares(1, shell(2, "[ $WARREN_WORKER_ID -lt 2 ] || exit 9")));
   EXPECT_THAT(f.error,
               HasSubstr("warren: spare_given_up: worker 2 ended with exit code 9; the job goes on without this "
                         "spare\n"));
@@ -1101,12 +1038,8 @@ TEST(LaunchSpares, OneThatFailsIsGivenUpAlone) {
 
 TEST(LaunchSpares, OneThatIsLostIsStartedAgainSoOftenAndGivenUpAlone) {
   for (const char* end : {"kill -9 $$", "exit 76"}) {
-    LaunchOptions o = shell(1, std::string("[ $WARREN_WORKER_ID = 0 ] || ") + end);
-    o.spares = 1;
-    o.restarts = 2;
-    const Finished f = run(o);
-    ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-    EXPECT_EQ(f.code.value(), 0) << f.error;
+    LaunchOptions o = with_spares(1, shell(1, std::string("[ $WARREN_WORKER_ID = 0 ] || ") + end));
+    const Finished f = finished_with(0, with_restarts(2, o));
     EXPECT_EQ(count(f.error, "worker_restarted"), 2) << f.error;
     EXPECT_THAT(f.error, HasSubstr("restart 2 of 2 without a place, attempt 2)"));
     EXPECT_THAT(f.error,
@@ -1116,19 +1049,13 @@ TEST(LaunchSpares, OneThatIsLostIsStartedAgainSoOftenAndGivenUpAlone) {
 
 // Whatever it was when it was started.
 TEST(LaunchSpares, AWorkerThatLostItsPlaceIsGivenUpAlone) {
-  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD waits; fi");
-  o.spares = 1;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const std::string waits = "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD waits; fi";
+  const Finished f = finished_with(0, with_spares(1, alive(2, waits)));
   EXPECT_THAT(f.error, HasSubstr("spare_given_up: worker 0 ended with exit code 5;"));
   // Also where it has not come so far as to hear that it has none.
   LaunchOptions again =
       shell(2, "if [ $WARREN_WORKER_ID = 0 ]; then [ $WARREN_ATTEMPT = 1 ] && exit 8; kill -9 $$; fi");
-  again.spares = 1;
-  again.restarts = 1;
-  const Finished g = run(again);
-  EXPECT_EQ(g.code.value(), 0) << g.error;
+  const Finished g = finished_with(0, with_restarts(1, with_spares(1, again)));
   EXPECT_THAT(g.error, HasSubstr("spare_given_up: worker 0 ended with exit code 8;"));
 }
 
@@ -1137,26 +1064,19 @@ TEST(LaunchSpares, AWorkerOfASharedJobThatWaitsIsGivenUpAlone) {
   LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD waits; fi");
   o.world_size = 4;
   o.spares_elsewhere = true;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const Finished f = finished_with(0, o);
   EXPECT_EQ(count(f.error, "spare_given_up"), 1) << f.error;
   o.workers = 1;
   EXPECT_EQ(run(o).code.value(), 5) << "nobody here was in the job";
 }
 
 TEST(LaunchSpares, AMembersFailureEndsTheJob) {
-  LaunchOptions o = shell(2, "[ $WARREN_WORKER_ID = 0 ] && exit 7; exec sleep 1000");
-  o.spares = 1;
-  const Finished first = run(o);
-  ASSERT_TRUE(first.code.ok()) << first.code.status().describe();
-  EXPECT_EQ(first.code.value(), 7) << first.error;
+  const std::string fails = "[ $WARREN_WORKER_ID = 0 ] && exit 7; exec sleep 1000";
+  const Finished first = finished_with(7, with_spares(1, shell(2, fails)));
   EXPECT_THAT(first.error, HasSubstr("worker_failed: worker 0 ended with exit code 7; ending the others"));
   // One that was started as a spare.
-  o = alive(2, "if [ $WARREN_WORKER_ID = 2 ]; then exec $CHILD member; fi; exec sleep 1000");
-  o.spares = 1;
-  const Finished spare = run(o);
-  EXPECT_EQ(spare.code.value(), 6) << spare.error;
+  const std::string member = "if [ $WARREN_WORKER_ID = 2 ]; then exec $CHILD member; fi; exec sleep 1000";
+  const Finished spare = finished_with(6, with_spares(1, alive(2, member)));
   EXPECT_THAT(spare.error, HasSubstr("worker_failed: worker 2 ended with exit code 6; ending the others"));
 }
 
@@ -1164,22 +1084,14 @@ TEST(LaunchSpares, WhereTooFewAreLeftTheJobEnds) {
   LaunchOptions o = shell(2,
                           "case $WARREN_WORKER_ID in 0) exec sleep 1000;; 1) [ $WARREN_ATTEMPT = 1 ] || kill -9 $$;; "
                           "esac; exit 9");
-  o.spares = 2;
-  o.restarts = 1;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 9) << f.error;
+  const Finished f = finished_with(9, with_restarts(1, with_spares(2, o)));
   EXPECT_EQ(count(f.error, "spare_given_up"), 2) << f.error;
   EXPECT_EQ(count(f.error, "worker_failed"), 1) << f.error;
 }
 
 TEST(LaunchRestarts, WhomItsJobHasGivenUpWronglyCountsNowhereWhereThereAreSpares) {
   LaunchOptions o = alive(1, "[ $WARREN_WORKER_ID = 0 ] || exit 78; exec $CHILD fenced");
-  o.restarts = 0;
-  o.spares = 1;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const Finished f = finished_with(0, with_restarts(0, with_spares(1, o)));
   EXPECT_THAT(f.error, HasSubstr("a spare could take its place, which counts as no restart, attempt 3"));
 }
 
@@ -1187,15 +1099,12 @@ TEST(LaunchShrink, WhoIsLostForGoodIsGivenUpAlone) {
   LaunchOptions o = shell(3, "[ $WARREN_WORKER_ID != 1 ] || kill -9 $$");
   o.min_workers = 2;
   o.restarts = 0;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const Finished f = finished_with(0, o);
   EXPECT_THAT(f.error, HasSubstr("warren: worker_given_up: worker 1 was killed by signal 9 (Killed); the job goes on "
                                  "without it\n"));
   // A later life that was not heard to be in the job counts as one that waits.
   o.restarts = 1;
-  const Finished again = run(o);
-  EXPECT_EQ(again.code.value(), 0) << again.error;
+  const Finished again = finished_with(0, o);
   EXPECT_EQ(count(again.error, "worker_restarted"), 2) << again.error;
 }
 
@@ -1203,9 +1112,7 @@ TEST(LaunchShrink, WhereTooFewAreLeftTheJobEnds) {
   LaunchOptions o = shell(3, "[ $WARREN_WORKER_ID = 0 ] && exec sleep 1000; kill -9 $$");
   o.min_workers = 2;
   o.restarts = 0;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 128 + SIGKILL) << f.error;
+  const Finished f = finished_with(128 + SIGKILL, o);
   EXPECT_EQ(count(f.error, "worker_given_up"), 1) << f.error;
   EXPECT_EQ(count(f.error, "worker_failed"), 1) << f.error;
   // Elsewhere there may be enough.
@@ -1221,9 +1128,7 @@ TEST(LaunchShrink, WhereTooFewAreLeftTheJobEnds) {
 TEST(LaunchShrink, AProgramsOwnFailureEndsTheJob) {
   LaunchOptions o = shell(3, "[ $WARREN_WORKER_ID = 1 ] && exit 7; exec sleep 1000");
   o.min_workers = 1;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 7) << f.error;
+  const Finished f = finished_with(7, o);
   EXPECT_EQ(count(f.error, "worker_failed"), 1) << f.error;
 }
 
@@ -1231,26 +1136,20 @@ TEST(LaunchShrink, WhomItsJobHasGoneOnWithoutIsStartedAgainAndNotCounted) {
   LaunchOptions o = alive(1, "exec $CHILD fenced");
   o.restarts = 0;
   o.min_workers = 1;
-  const Finished f = run(o);
-  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
-  EXPECT_EQ(f.code.value(), 0) << f.error;
+  const Finished f = finished_with(0, o);
   EXPECT_THAT(f.error, HasSubstr("the job could go on without it, which counts as no restart, attempt 3"));
 }
 
 TEST(LaunchRestarts, ADrainBeforeAnythingWasDoneCounts) {
   LaunchOptions o = alive(1, "exec $CHILD unwilling");
   o.restarts = 2;
-  LauncherProcess launcher(o);
-  const std::string text = launcher.rest();
-  EXPECT_EQ(launcher.wait(), kExitPreempted) << text;
-  EXPECT_THAT(text, HasSubstr("has used all of its 2 restarts"));
+  EXPECT_THAT(LauncherProcess(o).ends_with(kExitPreempted), HasSubstr("has used all of its 2 restarts"));
 }
 
 TEST(LaunchSignals, NothingIsRestartedAfterwards) {
   auto o = shell(1, "[ $WARREN_ATTEMPT = 0 ] || { echo again; exit 0; }; echo first; exit 5");
   o.failure_restarts = 5;
-  o.immediate_restarts = 0;
-  o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
+  restarts_in_an_hour(o);
   LauncherProcess launcher(o);
   EXPECT_THAT(launcher.wait_for_lines(2), HasSubstr("starting it again"));
   kill(launcher.pid, SIGTERM);

@@ -12,6 +12,7 @@
 #include "recovery/base/limits.h"
 #include "storage/segment.h"
 #include "tests/sanitized.h"
+#include "tests/storage/record_info.h"
 
 namespace warren {
 namespace {
@@ -27,13 +28,7 @@ RecordKey round_key(std::uint64_t version, std::uint64_t sequence, std::uint32_t
 }
 
 RecordInfo info_of(std::uint64_t total, std::uint64_t count = 7) {
-  RecordInfo info;
-  info.fingerprint.collective = Collective::kAllreduce;
-  info.fingerprint.type = DataType::kF32;
-  info.fingerprint.op = ReduceOp::kSum;
-  info.fingerprint.count = count;
-  info.total_bytes = total;
-  return info;
+  return record_info(total, count, DataType::kF32, ReduceOp::kSum);
 }
 
 // What byte `at` of a key's result is.

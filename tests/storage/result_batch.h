@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "storage/result_store.h"
+#include "tests/storage/record_info.h"
 
 namespace warren::storage {
 
@@ -21,13 +22,7 @@ inline RecordKey setup_key(std::uint64_t name) {
 }
 
 inline RecordInfo info_of(std::uint64_t total_bytes) {
-  RecordInfo info;
-  info.fingerprint.collective = Collective::kAllreduce;
-  info.fingerprint.type = DataType::kU8;
-  info.fingerprint.op = ReduceOp::kSum;
-  info.fingerprint.count = total_bytes;
-  info.total_bytes = total_bytes;
-  return info;
+  return record_info(total_bytes, total_bytes, DataType::kU8, ReduceOp::kSum);
 }
 
 // Byte `at` of the whole result of `key`.

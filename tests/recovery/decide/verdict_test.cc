@@ -131,6 +131,14 @@ std::vector<Told> ring(const std::vector<RingRank>& ranks) {
   return all;
 }
 
+// Four ranks that are alike, or all of them but rank 2.
+std::vector<RingRank> alike(const RingRank& all) {
+  return {all, all, all, all};
+}
+std::vector<RingRank> alike_but_rank_2(const RingRank& others, const RingRank& rank_2) {
+  return {others, others, rank_2, others};
+}
+
 TEST(Verdict, RingOfFour) {
   struct Case {
     const char* what;
@@ -138,10 +146,8 @@ TEST(Verdict, RingOfFour) {
     const char* blamed;
   };
   const Case cases[] = {
-      {"all compute", {{90, 5, 0, 4, 1}, {90, 5, 0, 4, 1}, {90, 5, 0, 4, 1}, {90, 5, 0, 4, 1}}, ""},
-      {"the network is full everywhere",
-       {{5, 90, 0, 80, 70}, {5, 90, 0, 80, 70}, {5, 90, 0, 80, 70}, {5, 90, 0, 80, 70}},
-       ""},
+      {"all compute", alike({90, 5, 0, 4, 1}), ""},
+      {"the network is full everywhere", alike({5, 90, 0, 80, 70}), ""},
       {"rank 2 computes, its victims wait one behind the other",
        {{10, 88, 0, 85, 2}, {10, 88, 0, 80, 2}, {97, 1, 0, 1, 0}, {10, 88, 0, 86, 2}},
        "slow_rank 2"},
@@ -151,21 +157,15 @@ TEST(Verdict, RingOfFour) {
       {"rank 2 does not run",
        {{10, 85, 0, 80, 2}, {10, 85, 0, 80, 2}, {12, 4, 80, 4, 0}, {10, 85, 0, 84, 2}},
        "slow_rank 2"},
-      {"rank 2 hardly gets the CPU",
-       {{20, 75, 0, 70, 2}, {20, 75, 0, 70, 2}, {35, 15, 30, 14, 0}, {20, 75, 0, 70, 2}},
-       "slow_rank 2"},
-      {"no rank runs much: the machine is busy",
-       {{10, 45, 42, 42, 2}, {10, 45, 42, 42, 2}, {12, 4, 60, 4, 0}, {10, 45, 42, 42, 2}},
-       ""},
+      {"rank 2 hardly gets the CPU", alike_but_rank_2({20, 75, 0, 70, 2}, {35, 15, 30, 14, 0}), "slow_rank 2"},
+      {"no rank runs much: the machine is busy", alike_but_rank_2({10, 45, 42, 42, 2}, {12, 4, 60, 4, 0}), ""},
       {"bytes of 1 come slowly to 2",
        {{5, 92, 0, 90, 1}, {5, 93, 0, 91, 92}, {5, 93, 0, 92, 1}, {5, 92, 0, 91, 1}},
        "slow_link 1>2"},
       {"two slow ranks",
        {{95, 2, 0, 1, 1}, {10, 88, 0, 85, 1}, {95, 2, 0, 1, 1}, {10, 88, 0, 85, 1}},
        "slow_rank 0, slow_rank 2"},
-      {"a wait of less than two fifths",
-       {{60, 38, 0, 37, 1}, {60, 38, 0, 37, 1}, {97, 1, 0, 1, 0}, {60, 38, 0, 37, 1}},
-       ""},
+      {"a wait of less than two fifths", alike_but_rank_2({60, 38, 0, 37, 1}, {97, 1, 0, 1, 0}), ""},
       {"the program of 2 computes as long as the others', and its successor waits for something else",
        {{90, 8, 0, 4, 4}, {90, 8, 0, 4, 4}, {92, 8, 0, 4, 4}, {50, 48, 0, 45, 1}},
        ""},

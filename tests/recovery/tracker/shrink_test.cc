@@ -90,6 +90,23 @@ class Job : public TrackerScript {
     (void)report(10, 2, 1, std::move(of_0));
     return report(11, 2, 1, std::move(of_1));
   }
+  // Rank 2 is lost, the job goes on, and w2 comes back at the next commit. Ranks 0 and 1 have stopped for it.
+  void take_w2_in() {
+    begin();
+    (void)lose_rank_2({position(1, 3)}, {position(1, 3)});
+    (void)pass_alive(kGraceMs, {10, 11}, 2);
+    (void)joins("w2", 13, "c");
+    for (const std::uint64_t life : {10, 11}) (void)vote(life, 2, {position(1, 5, true)}, 1);
+    for (const std::uint64_t life : {10, 11}) (void)report(life, 3, 2, {position(1, 5, true), position(2, 1)});
+  }
+  // Ranks 1 and 2 are lost, rank 0 goes on, and the tracker starts again.
+  void leave_rank_0_alone() {
+    begin();
+    for (const std::uint64_t life : {11, 12}) (void)give_up(life, 1);
+    (void)report(10, 2, 1, {position(1, 3)});
+    ASSERT_TRUE(has(pass_alive(kGraceMs, {10}, 2), "w1 (absent) w2 (absent) timeline 1"));
+    restart(false);
+  }
   [[nodiscard]] TrackerMachine::View view() { return machine().view(TimeMs{now()}); }
 
  private:
@@ -97,6 +114,14 @@ class Job : public TrackerScript {
   std::int64_t grace_ms_;
   bool elastic_start_ = false, disk_knows_ = false;
 };
+
+// Rank 2 is lost, and the others have these positions. Returns the plan that follows.
+std::string planned_after(std::vector<wire::Position> of_0, std::vector<wire::Position> of_1) {
+  Job t;
+  t.begin();
+  (void)t.lose_rank_2(std::move(of_0), std::move(of_1));
+  return t.pass_alive(kGraceMs, {10, 11}, 2);
+}
 
 TEST(Shrink, HowTheJobGoesOnIsSaid) {
   Job t(2, true);
@@ -140,39 +165,23 @@ TEST(Shrink, WhoIsBackWithinTheGraceIsWaitedForNoLonger) {
 }
 
 TEST(Shrink, ARoundWhoseWholeResultSurvivorsHoldIsCompleted) {
-  Job t;
-  t.begin();
-  (void)t.lose_rank_2({in_flight(1, 3, 0, 8, 16)}, {in_flight(1, 3, 8, 16, 16)});
-  EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "timeline 1 1.4 1 below 4 of timeline 0 without 2"));
+  EXPECT_TRUE(has(planned_after({in_flight(1, 3, 0, 8, 16)}, {in_flight(1, 3, 8, 16, 16)}),
+                  "timeline 1 1.4 1 below 4 of timeline 0 without 2"));
 }
 
 TEST(Shrink, ARoundOfWhichSomethingIsMissingIsRunAgain) {
-  {
-    Job t;
-    t.begin();
-    (void)t.lose_rank_2({in_flight(1, 3, 0, 8, 16)}, {in_flight(1, 3, 9, 16, 16)});
-    EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "timeline 1 1.3 1 below 3 of timeline 0 without 2"));
-  }
-  {
-    // Nobody knows how much it is, or they do not agree.
-    Job t;
-    t.begin();
-    (void)t.lose_rank_2({position(1, 0, false, {{0, 8}})}, {position(1, 0)});
-    EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "(absent) timeline 1 without 2 in timeline 1\n"));
-  }
-  Job t;
-  t.begin();
-  (void)t.lose_rank_2({in_flight(1, 3, 0, 8, 8)}, {in_flight(1, 3, 0, 8, 16)});
-  EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "1 below 3 of timeline 0"));
+  EXPECT_TRUE(has(planned_after({in_flight(1, 3, 0, 8, 16)}, {in_flight(1, 3, 9, 16, 16)}),
+                  "timeline 1 1.3 1 below 3 of timeline 0 without 2"));
+  // Nobody knows how much it is, or they do not agree.
+  EXPECT_TRUE(has(planned_after({position(1, 0, false, {{0, 8}})}, {position(1, 0)}),
+                  "(absent) timeline 1 without 2 in timeline 1\n"));
+  EXPECT_TRUE(has(planned_after({in_flight(1, 3, 0, 8, 8)}, {in_flight(1, 3, 0, 8, 16)}), "1 below 3 of timeline 0"));
 }
 
 TEST(Shrink, AResultWithoutBytesIsWholeWhereItIsPublished) {
-  Job t;
-  t.begin();
   wire::Position published = position(1, 3);
   published.set_empty(true);
-  (void)t.lose_rank_2({published}, {position(1, 3)});
-  EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "timeline 1 1.4 1 below 4 of timeline 0 without 2"));
+  EXPECT_TRUE(has(planned_after({published}, {position(1, 3)}), "timeline 1 1.4 1 below 4 of timeline 0 without 2"));
 }
 
 // A host had all of the round's result, said so, and was lost before anybody else had any of it.
@@ -229,14 +238,7 @@ TEST(Shrink, WhoComesBackWaitsAndIsTakenInWithTheNextCommit) {
 
 TEST(Shrink, NobodyIsWaitedForThatComesInAndDoesNotAnswer) {
   Job t;
-  t.begin();
-  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
-  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
-  (void)t.joins("w2", 13, "c");
-  (void)t.vote(10, 2, {position(1, 5, true)}, 1);
-  (void)t.vote(11, 2, {position(1, 5, true)}, 1);
-  (void)t.report(10, 3, 2, {position(1, 5, true), position(2, 1)});
-  (void)t.report(11, 3, 2, {position(1, 5, true), position(2, 1)});
+  t.take_w2_in();
   const std::string passed_over = t.pass_alive(kTimeoutMs, {10, 11}, 3);
   EXPECT_TRUE(
       has(passed_over, "10 <- Plan generation 3 w0=10 (as before) w1=11 (as before) w2 (absent) timeline 1 2.1"))
@@ -273,12 +275,7 @@ TEST(Shrink, ASuspectIsNotWaitedForLongerThanTheGrace) {
 
 TEST(Shrink, ARestartedTrackerNeedsTheMembersThatAreThere) {
   Job t(1);
-  t.begin();
-  (void)t.give_up(11, 1);
-  (void)t.give_up(12, 1);
-  (void)t.report(10, 2, 1, {position(1, 3)});
-  ASSERT_TRUE(has(t.pass_alive(kGraceMs, {10}, 2), "w1 (absent) w2 (absent) timeline 1"));
-  t.restart(false);
+  t.leave_rank_0_alone();
   EXPECT_EQ(t.joins("w2", 13, "c"), "13 <- HeartbeatReply 1\n") << "whose place is empty has no say";
   // One of three, and all that are there.
   wire::Envelope e = t.promised(10);
@@ -381,14 +378,7 @@ TEST(Shrink, WhoHasNotLoadedYetDoesNotGoOnWithoutThoseThatHoldIt) {
 
 TEST(Shrink, WhoLooksForEverAtWhatItsHostHoldsHoldsUpNobodyForLong) {
   Job t;
-  t.begin();
-  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
-  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
-  (void)t.joins("w2", 13, "c");
-  (void)t.vote(10, 2, {position(1, 5, true)}, 1);
-  (void)t.vote(11, 2, {position(1, 5, true)}, 1);
-  (void)t.report(10, 3, 2, {position(1, 5, true), position(2, 1)});
-  (void)t.report(11, 3, 2, {position(1, 5, true), position(2, 1)});
+  t.take_w2_in();
   std::string text;
   for (int i = 0; i < 7; ++i) {
     (void)t.waits("w2", 13, "c");
@@ -661,12 +651,7 @@ TEST(Shrink, WhoMayHaveComeForAPlaceThatNobodyHasHadStandsForNoMember) {
 // Seed 127132659: the last member is with the tracker of before, and somebody who has lost its place with a copy.
 TEST(Shrink, WhoMayHaveComeForAPlaceThatIsFreeStandsForNoMember) {
   Job t(1);
-  t.begin();
-  (void)t.give_up(11, 1);
-  (void)t.give_up(12, 1);
-  (void)t.report(10, 2, 1, {position(1, 3)});
-  ASSERT_TRUE(has(t.pass_alive(kGraceMs, {10}, 2), "w1 (absent) w2 (absent) timeline 1"));
-  t.restart(false);
+  t.leave_rank_0_alone();
   (void)t.joins("w9", 13, "c");
   (void)t.pass(kTimeoutMs);
   EXPECT_EQ(t.joins("w9", 13, "c"), "13 <- HeartbeatReply 1\n");

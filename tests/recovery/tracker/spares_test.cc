@@ -32,6 +32,10 @@ class Job : public TrackerScript {
   std::string joins(const std::string& worker, std::uint64_t life, const std::string& host) {
     return say(life, join_of(worker, host));
   }
+  // Workers w0, w1 and so on join from these hosts, in lives 10, 11 and so on.
+  void all_join(const std::vector<std::string>& hosts) {
+    for (std::size_t i = 0; i < hosts.size(); ++i) (void)joins("w" + std::to_string(i), 10 + i, hosts[i]);
+  }
   std::string waits(const std::string& worker, std::uint64_t life, const std::string& host) {
     wire::Join j = join_of(worker, host);
     j.set_spare(true);
@@ -42,6 +46,15 @@ class Job : public TrackerScript {
     wire::Join j = join_of(worker, host);
     j.set_called(generation);
     return say(life, j);
+  }
+  // Lets workers say something, and a second pass, this many times. Returns the effects of the seconds.
+  std::string each_second(int seconds, auto say_something) {
+    std::string text;
+    for (int second = 0; second < seconds; ++second) {
+      say_something();
+      text += pass(1000);
+    }
+    return text;
   }
   [[nodiscard]] TrackerMachine::View view() { return machine().view(TimeMs{now()}); }
 
@@ -54,6 +67,13 @@ void begin(Job& t, const std::string& spare_host = "c") {
   ASSERT_TRUE(has(t.waits("w2", 12, spare_host), "12 <- Welcome as a spare\n"));
   (void)t.joins("w0", 10, "a");
   ASSERT_TRUE(has(t.joins("w1", 11, "b"), "10 <- Plan generation 1 w0=10 w1=11\n"));
+}
+
+// Rank 1 is lost after begin(), and rank 0 has stopped.
+void begin_and_lose_rank_1(Job& t) {
+  begin(t);
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1);
 }
 
 TEST(Spares, TakeAPlaceOfTheirHostThenOfTheirDomainThenAny) {
@@ -196,8 +216,7 @@ TEST(Spares, TheSpareOfTheLostRanksHostIsCalled) {
   Job t(2);
   (void)t.waits("w2", 12, "c");
   (void)t.waits("w3", 13, "b");
-  (void)t.joins("w0", 10, "a");
-  (void)t.joins("w1", 11, "b");
+  t.all_join({"a", "b"});
   (void)t.give_up(11, 1);
   EXPECT_TRUE(has(t.report(10, 2, 1), "13 <- Called generation 2\n"));
 }
@@ -205,9 +224,7 @@ TEST(Spares, TheSpareOfTheLostRanksHostIsCalled) {
 TEST(Spares, WhoseLinksAllLostAndWhoAloneDoesNotAnswerIsFencedSoonAfterTheOthersHaveAnswered) {
   Job t(3);
   (void)t.waits("w3", 13, "a");
-  (void)t.joins("w0", 10, "a");
-  (void)t.joins("w1", 11, "a");
-  (void)t.joins("w2", 12, "a");
+  t.all_join({"a", "a", "a"});
   (void)t.pass(500);
   (void)t.link_broken(10, 1, 2, 12);
   (void)t.link_broken(11, 1, 2, 12);
@@ -234,7 +251,7 @@ TEST(Spares, WhoDiesBesideAnotherIsFencedOnceItsProcessIsSeenToHaveGone) {
   Job t(4, true);
   (void)t.waits("w4", 14, "a");
   (void)t.waits("w5", 15, "a");
-  for (std::uint64_t i = 0; i < 4; ++i) (void)t.joins("w" + std::to_string(i), 10 + i, "a");
+  t.all_join({"a", "a", "a", "a"});
   (void)t.link_broken(10, 1, 3, 13);
   (void)t.link_broken(11, 1, 3, 13);
   EXPECT_TRUE(has(t.pass(10), "10 <- Pause generation 2"));
@@ -262,7 +279,7 @@ TEST(Spares, WhoDiesBesideAnotherIsFencedOnceItsProcessIsSeenToHaveGone) {
 TEST(Spares, WhoseProcessIsSaidToHaveGoneIsGivenTheTimeOfAnySuspect) {
   Job t(3);
   (void)t.waits("w3", 13, "a");
-  for (std::uint64_t i = 0; i < 3; ++i) (void)t.joins("w" + std::to_string(i), 10 + i, "a");
+  t.all_join({"a", "a", "a"});
   (void)t.give_up(11, 1);
   (void)t.report(10, 2, 1);
   EXPECT_EQ(t.gone(10, 1, 2, 12), "");
@@ -274,9 +291,7 @@ TEST(Spares, WhoseProcessIsSaidToHaveGoneIsGivenTheTimeOfAnySuspect) {
 TEST(Spares, WhoOwesNoAnswerOrWhoseLinksHoldIsNoSuspect) {
   Job t(3);
   (void)t.waits("w3", 13, "a");
-  (void)t.joins("w0", 10, "a");
-  (void)t.joins("w1", 11, "a");
-  (void)t.joins("w2", 12, "a");
+  t.all_join({"a", "a", "a"});
   (void)t.link_broken(10, 1, 1, 11);
   (void)t.link_broken(11, 1, 0, 10);
   (void)t.pass(10);
@@ -291,9 +306,7 @@ TEST(Spares, WhoIsHeardIsGivenTimeAndWithoutASpareARoundTimeout) {
   for (const bool spare : {true, false}) {
     Job t(3);
     if (spare) (void)t.waits("w3", 13, "a");
-    (void)t.joins("w0", 10, "a");
-    (void)t.joins("w1", 11, "a");
-    (void)t.joins("w2", 12, "a");
+    t.all_join({"a", "a", "a"});
     (void)t.link_broken(10, 1, 2, 12);
     (void)t.link_broken(11, 1, 2, 12);
     (void)t.pass(spare ? 10 : 50);
@@ -324,19 +337,13 @@ TEST(Spares, ASilentSpareIsNotCountedOnUntilItIsHeardAgain) {
 TEST(Spares, ASilentTakerComesBackAsASpare) {
   Job t(3);
   (void)t.waits("w3", 13, "a");
-  (void)t.joins("w0", 10, "a");
-  (void)t.joins("w1", 11, "a");
-  (void)t.joins("w2", 12, "a");
+  t.all_join({"a", "a", "a"});
   (void)t.give_up(11, 1);
   (void)t.give_up(12, 2);
   (void)t.report(10, 2, 1);
   (void)t.answers("w3", 13, "a", 2);
   EXPECT_EQ(t.view().waiting_for.size(), 2U) << "one more place is free, and nobody there for it";
-  std::string text;
-  for (int second = 0; second < 6; ++second) {
-    (void)t.report(10, 2, 1);
-    text += t.pass(1000);
-  }
+  const std::string text = t.each_second(6, [&] { (void)t.report(10, 2, 1); });
   EXPECT_TRUE(has(text, "drop 13\n")) << text;
   EXPECT_TRUE(has(t.waits("w3", 13, "a"), "13 <- Called generation 2\n"));
 }
@@ -356,18 +363,14 @@ TEST(Spares, ASpareThatDiesWhileItIsCalledIsPassedOver) {
 
 TEST(Spares, WhoComesBackItselfKeepsItsPlace) {
   Job t(2);
-  begin(t);
-  (void)t.give_up(11, 1);
-  (void)t.report(10, 2, 1);
+  begin_and_lose_rank_1(t);
   const std::string planned = t.joins("w1", 13, "b");
   EXPECT_TRUE(has(planned, "Plan generation 2 w0=10 (as before) w1=13\n")) << planned;
   EXPECT_EQ(t.answers("w2", 12, "c", 2), "12 <- Welcome as a spare, called in generation 2\n");
   // Likewise where the spare has answered already, and others are missing still.
   Job u(3);
   (void)u.waits("w3", 13, "a");
-  (void)u.joins("w0", 10, "a");
-  (void)u.joins("w1", 11, "a");
-  (void)u.joins("w2", 12, "a");
+  u.all_join({"a", "a", "a"});
   (void)u.give_up(11, 1);
   (void)u.give_up(12, 2);
   EXPECT_TRUE(has(u.report(10, 2, 1), "13 <- Called generation 2\n"));
@@ -380,9 +383,7 @@ TEST(Spares, WhoComesBackItselfKeepsItsPlace) {
 // What is called for one interrupt is not said to the next: rounds may have run between the two (I1).
 TEST(Spares, WhatASpareHasSeenBeforeTheRanksRanAgainDoesNotCount) {
   Job t(2);
-  begin(t);
-  (void)t.give_up(11, 1);
-  (void)t.report(10, 2, 1);
+  begin_and_lose_rank_1(t);
   (void)t.joins("w1", 13, "b");  // generation 2
   (void)t.give_up(13, 2);
   EXPECT_TRUE(has(t.report(10, 3, 1), "12 <- Called generation 3 stale\n"));
@@ -396,9 +397,7 @@ TEST(Spares, WhatASpareHasSeenBeforeTheRanksRanAgainDoesNotCount) {
 TEST(Spares, WhereALifeOfTheHostHasLookedTooEarlyOnlyThatHostsOwnTakeItsPlaces) {
   Job t(3);
   (void)t.waits("w3", 13, "c");
-  (void)t.joins("w0", 10, "a");
-  (void)t.joins("w1", 11, "b");
-  (void)t.joins("w2", 12, "b");
+  t.all_join({"a", "b", "b"});
   (void)t.joins("w1", 14, "b");  // generation 2: it was started again
   (void)t.report(10, 2, 1);
   EXPECT_FALSE(has(t.give_up(12, 1), "Called"));
@@ -410,9 +409,7 @@ TEST(Spares, WhereALifeOfTheHostHasLookedTooEarlyOnlyThatHostsOwnTakeItsPlaces) 
   for (const bool answered : {false, true}) {
     Job u(3);
     (void)u.waits("w3", 13, "c");
-    (void)u.joins("w0", 10, "a");
-    (void)u.joins("w1", 11, "b");
-    (void)u.joins("w2", 12, "b");
+    u.all_join({"a", "b", "b"});
     (void)u.give_up(11, 1);
     (void)u.give_up(12, 2);
     EXPECT_TRUE(has(u.report(10, 2, 1), "13 <- Called generation 2 stale\n"));
@@ -436,12 +433,10 @@ TEST(Spares, AfterARollbackPlacesAreKeptForARoundTimeoutAndLongerWhereTheCheckpo
   w0.mutable_logged()->set_run(10);
   w0.mutable_logged()->add_lives(10);
   (void)t.say(20, w0);
-  std::string text;
-  for (int second = 0; second < 12; ++second) {
+  const std::string text = t.each_second(12, [&] {
     (void)t.waits("w2", 12, "c");
     (void)t.say(20, w0);
-    text += t.pass(1000);
-  }
+  });
   EXPECT_FALSE(has(text, "Called")) << text;
   EXPECT_TRUE(has(text, "out of reach on the machines of those who are missing")) << text;
   EXPECT_TRUE(has(t.view().waits.front(), "spares are not used"));
@@ -457,12 +452,10 @@ TEST(Spares, AfterARollbackPlacesAreKeptForARoundTimeoutAndLongerWhereTheCheckpo
   w0.mutable_logged()->set_run(10);
   w0.mutable_logged()->add_lives(10);
   (void)u.say(20, w0);
-  std::string called;
-  for (int second = 0; second < 4; ++second) {
+  const std::string called = u.each_second(4, [&] {
     (void)u.waits("w2", 12, "c");
     (void)u.joins("w0", 20, "a");
-    called += u.pass(1000);
-  }
+  });
   EXPECT_FALSE(has(called, "Called"));
   (void)u.waits("w2", 12, "c");
   (void)u.joins("w0", 20, "a");
@@ -473,9 +466,7 @@ TEST(Spares, AfterARollbackPlacesAreKeptForARoundTimeoutAndLongerWhereTheCheckpo
 // A rollback, and the worker that had rank 1 is one that its launcher starts as a spare.
 TEST(Spares, WhoHasAPlaceIsCalledForItAtOnceAlsoAfterARollback) {
   Job t(2);
-  begin(t);
-  (void)t.give_up(11, 1);
-  (void)t.report(10, 2, 1);
+  begin_and_lose_rank_1(t);
   (void)t.answers("w2", 12, "c", 2);
   (void)t.round_failed(10, 2, Code::kDesync, "here a, there b");
   (void)t.stopped(10, 3);
@@ -493,12 +484,10 @@ TEST(Spares, WithoutALogASpareComesInAfterARoundTimeout) {
   (void)t.give_up(11, 1);
   (void)t.stopped(10, 2);
   (void)t.joins("w0", 20, "a");
-  std::string text;
-  for (int second = 0; second < 6; ++second) {
+  const std::string text = t.each_second(6, [&] {
     (void)t.waits("w2", 12, "c");
     (void)t.joins("w0", 20, "a");
-    text += t.pass(1000);
-  }
+  });
   EXPECT_TRUE(has(text, "12 <- Called generation 2 stale\n")) << text;
   EXPECT_TRUE(has(t.answers("w2", 12, "c", 2), "Plan generation 2 w0=20 w2=12\n"));
 }
@@ -510,12 +499,10 @@ TEST(Spares, APlaceOfAWorkerThatWouldNotWaitInTurnIsKeptForARoundTimeout) {
   (void)t.TrackerScript::join("w1", 11, 2, "b");
   (void)t.give_up(11, 1);
   EXPECT_FALSE(has(t.report(10, 2, 1), "Called"));
-  std::string text;
-  for (int second = 0; second < 6; ++second) {
+  const std::string text = t.each_second(6, [&] {
     (void)t.waits("w2", 12, "b");
     (void)t.report(10, 2, 1);
-    text += t.pass(1000);
-  }
+  });
   EXPECT_TRUE(has(text, "12 <- Called generation 2\n")) << text;
 }
 
@@ -563,9 +550,7 @@ TEST(Spares, WhatAPlanHasLeftCountsAsLostUntilTheNextCommit) {
     Job t(3, true);
     (void)t.waits("w3", 13, "d");
     (void)t.waits("w4", 14, "e");
-    (void)t.joins("w0", 10, "a");
-    (void)t.joins("w1", 11, "b");
-    (void)t.joins("w2", 12, "c");
+    t.all_join({"a", "b", "c"});
     (void)t.give_up(11, 1);
     (void)t.report(10, 2, 1, {position(1, 3)});
     (void)t.report(12, 2, 1, {position(1, 3)});
@@ -594,9 +579,7 @@ TEST(Spares, WhatAPlanHasLeftCountsAsLostUntilTheNextCommit) {
 TEST(Spares, WhatALeftHostHoldsIsStaleAlsoWhenNobodyHasSurvived) {
   Job t(3, true);
   (void)t.waits("w3", 13, "d");
-  (void)t.joins("w0", 10, "a");
-  (void)t.joins("w1", 11, "b");
-  (void)t.joins("w2", 12, "c");
+  t.all_join({"a", "b", "c"});
   (void)t.give_up(11, 1);
   (void)t.report(10, 2, 1, {position(1, 3)});
   (void)t.report(12, 2, 1, {position(1, 3)});
@@ -626,9 +609,7 @@ TEST(Spares, WhatALeftHostHoldsIsStaleAlsoWhenNobodyHasSurvived) {
 TEST(Spares, WhoHasLookedTooEarlyLooksAgainWhereNobodyElseMayTakeThePlace) {
   Job t(3, true);
   (void)t.waits("w3", 13, "c");
-  (void)t.joins("w0", 10, "a");
-  (void)t.joins("w1", 11, "b");
-  (void)t.joins("w2", 12, "b");
+  t.all_join({"a", "b", "b"});
   (void)t.joins("w1", 14, "b");
   (void)t.report(10, 2, 1);
   // Rank 2 of b ends, and nobody of b is there for it but w1, which has looked before.
@@ -648,8 +629,7 @@ TEST(Spares, WhoHasLookedTooEarlyLooksAgainWhereNobodyElseMayTakeThePlace) {
 
 TEST(Spares, WhoHasFoundTooLittleIsSentBackAndKeepsNobodyOut) {
   Job t(2, true);
-  (void)t.joins("w0", 10, "a");
-  (void)t.joins("w1", 11, "b");
+  t.all_join({"a", "b"});
   (void)t.waits("w2", 12, "b");
   (void)t.round_failed(10, 1, Code::kDesync, "here a, there b");
   (void)t.stopped(10, 2);
@@ -682,9 +662,7 @@ TEST(Spares, WhoHasFoundTooLittleIsSentBackAndKeepsNobodyOut) {
 
 TEST(Spares, ThoseThatWereCalledMakeNoMajorityEither) {
   Job t(3, true);
-  (void)t.joins("w0", 10, "a");
-  (void)t.joins("w1", 11, "b");
-  (void)t.joins("w2", 12, "c");
+  t.all_join({"a", "b", "c"});
   t.restart(false);
   std::string text;
   for (int second = 0; second < 8; ++second) {
@@ -699,9 +677,7 @@ TEST(Spares, ThoseThatWereCalledMakeNoMajorityEither) {
 // the job was finished, and it asked for ever.
 TEST(Spares, WhoWasFencedAndObeysAnotherTrackerIsToldSoAfterTheEndToo) {
   Job t(2);
-  begin(t);
-  (void)t.give_up(11, 1);
-  (void)t.report(10, 2, 1);
+  begin_and_lose_rank_1(t);
   ASSERT_TRUE(has(t.answers("w2", 12, "c", 2), "Plan generation 2 w0=10 (as before) w2=12"));
   (void)t.finalize(10, 2);
   ASSERT_TRUE(has(t.finalize(12, 2), "Finished"));

@@ -71,33 +71,42 @@ wire::Plan plan() {
   return p;
 }
 
+template <class Message>
+Message of_generation(std::uint64_t generation) {
+  Message m;
+  m.set_generation(generation);
+  return m;
+}
+// A message that says a failure's code and reason.
+template <class Message>
+Message because(std::uint32_t code, const std::string& reason) {
+  Message m;
+  m.set_code(code);
+  m.set_reason(reason);
+  return m;
+}
+
 wire::LinkBroken link_broken() {
-  wire::LinkBroken b;
-  b.set_generation(1);
+  auto b = of_generation<wire::LinkBroken>(1);
   b.set_peer(1);
   b.set_peer_incarnation(11);
   b.set_evidence("connection reset");
   return b;
 }
 wire::RoundFailed round_failed() {
-  wire::RoundFailed f;
+  auto f = because<wire::RoundFailed>(6, "here allreduce, there broadcast");
   f.set_generation(1);
-  f.set_code(6);
-  f.set_reason("here allreduce, there broadcast");
   f.mutable_about()->set_peer(2);
   f.mutable_about()->set_round("3.17");
   return f;
 }
 wire::Leave leave() {
-  wire::Leave l;
-  l.set_generation(1);
+  auto l = of_generation<wire::Leave>(1);
   l.set_finalize(true);
   return l;
 }
 wire::Stopped stopped() {
-  wire::Stopped s;
-  s.set_generation(2);
-  return s;
+  return of_generation<wire::Stopped>(2);
 }
 wire::Welcome welcome() {
   wire::Welcome w;
@@ -107,29 +116,21 @@ wire::Welcome welcome() {
   return w;
 }
 wire::Refused refused() {
-  wire::Refused r;
-  r.set_code(3);
-  r.set_reason("world size 4 is not the job's 8");
-  return r;
+  return because<wire::Refused>(3, "world size 4 is not the job's 8");
 }
 wire::Interrupt interrupt() {
-  wire::Interrupt i;
+  auto i = because<wire::Interrupt>(5, "rank 1 is gone");
   i.set_generation(2);
-  i.set_code(5);
-  i.set_reason("rank 1 is gone");
   i.add_lost(1);
   i.add_lost(3);
   return i;
 }
 wire::Finished finished() {
-  wire::Finished f;
-  f.set_generation(2);
-  return f;
+  return of_generation<wire::Finished>(2);
 }
 
 wire::Report report() {
-  wire::Report r;
-  r.set_generation(2);
+  auto r = of_generation<wire::Report>(2);
   r.set_version(2);
   *r.add_positions() = position(1, 9, true);
   *r.add_positions() = position(2, 4, false, {{0, 8}, {16, 32}});
@@ -137,8 +138,7 @@ wire::Report report() {
   return r;
 }
 wire::Vote vote() {
-  wire::Vote v;
-  v.set_generation(2);
+  auto v = of_generation<wire::Vote>(2);
   v.set_timeline(1);
   v.set_version(3);
   *v.add_positions() = position(2, 9, true);
@@ -150,8 +150,7 @@ wire::Vote vote() {
   return v;
 }
 wire::LogGap log_gap() {
-  wire::LogGap g;
-  g.set_generation(2);
+  auto g = of_generation<wire::LogGap>(2);
   g.set_reason("round 1.4 is held by nobody");
   return g;
 }

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/worker/device/fake_gpu.h"
+#include "tests/worker/device/gpu_tests.h"
 #include "worker/device/device_exchange.h"
 #include "worker/device/nccl_root.h"
 #include "worker/device/staging.h"
@@ -28,12 +28,6 @@
 namespace warren::worker {
 namespace {
 
-using test::fake_gpu;
-using test::FakeFault;
-using ::testing::HasSubstr;
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::int64_t kPatienceMs = 60'000;
 constexpr std::int64_t kShortMs = 400;
 // Where something has to come before nothing does.
 constexpr std::int64_t kAfterWorkMs = 2000;

@@ -13,20 +13,13 @@
 #include <vector>
 
 #include "tests/sanitized.h"
-#include "tests/worker/device/fake_gpu.h"
+#include "tests/worker/device/gpu_tests.h"
 #include "worker/device/staging.h"
 #include "worker/session/fusion.h"
 
 namespace warren::worker {
 namespace {
 
-using test::DeviceArray;
-using test::fake_gpu;
-using test::FakeFault;
-using ::testing::HasSubstr;
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::int64_t kPatienceMs = 60'000;
 constexpr GroupShape kShape{0, 1};
 
 std::uint64_t calls(const char* where) {

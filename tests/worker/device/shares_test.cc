@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/worker/device/fake_gpu.h"
+#include "tests/worker/device/gpu_tests.h"
 #include "worker/device/device_combines.h"
 #include "worker/device/staging.h"
 #include "worker/kernels/reduce.h"
@@ -23,13 +23,6 @@
 namespace warren::worker {
 namespace {
 
-using test::DeviceArray;
-using test::fake_gpu;
-using test::FakeFault;
-using ::testing::HasSubstr;
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::int64_t kPatienceMs = 60'000;
 constexpr std::int64_t kShortMs = 150;
 // For what is not to wait at all.
 constexpr auto kPatience = std::chrono::seconds(10);
@@ -320,12 +313,17 @@ class Combines : public Shares {
     return operands;
   }
   Status move_until_done() {
-    while (combines().busy()) {
-      const auto moved = combines().move();
-      if (!moved.ok()) return moved.status();
-      std::this_thread::yield();
-    }
-    return {};
+    return move_all(combines(), [&] { return combines().busy(); });
+  }
+  // Waits for work that the CPU has to combine: kernels have run as often as before.
+  GpuWork::Done left_to_the_cpu(const char* kernel, std::uint64_t before) {
+    EXPECT_TRUE(move_until_done().ok());
+    EXPECT_EQ(fake_gpu().controls.calls(kernel), before);
+    auto done = combines().take_done();
+    EXPECT_TRUE(done);
+    if (!done) return {};
+    EXPECT_EQ(done->made, nullptr);
+    return std::move(*done);
   }
 
   std::unique_ptr<OneRank> one_;
@@ -434,18 +432,14 @@ TEST_F(Combines, BringTheOthersToTheCpu) {
     auto what = work(c.op, Bracketing::kChain, c.on_cpu, c.skip);
     what.type = c.type;
     (void)combines().begin(std::move(what));
-    ASSERT_TRUE(move_until_done().ok());
-    EXPECT_EQ(fake_gpu().controls.calls("reduce"), kernels);
-    const auto done = combines().take_done();
-    ASSERT_TRUE(done);
-    EXPECT_EQ(done->made, nullptr);
-    ASSERT_EQ(done->operands.size(), 5u);
+    const auto done = left_to_the_cpu("reduce", kernels);
+    ASSERT_EQ(done.operands.size(), 5u);
     for (std::size_t rank = 0; rank < 5; rank++) {
       if ((c.on_cpu >> rank & 1) != 0) {
-        EXPECT_EQ(done->operands[rank], nullptr);
+        EXPECT_EQ(done.operands[rank], nullptr);
       } else {
         const auto* from = reinterpret_cast<const std::byte*>(values_[rank].data()) + c.skip;
-        EXPECT_EQ(std::memcmp(done->operands[rank], from, kBytes - 4), 0);
+        EXPECT_EQ(std::memcmp(done.operands[rank], from, kBytes - 4), 0);
       }
     }
   }
@@ -513,15 +507,11 @@ TEST_F(Combines, WithoutPinnedMemoryWhatCameFromAnotherHostStaysWhereItIs) {
   auto what = work(ReduceOp::kSum, Bracketing::kChain, 1);
   what.operands[0] = {reinterpret_cast<const std::byte*>(values_[0].data()), false, keeper_};
   (void)combines().begin(std::move(what));
-  ASSERT_TRUE(move_until_done().ok());
-  EXPECT_EQ(fake_gpu().controls.calls("stream.reduce"), kernels);
-  const auto done = combines().take_done();
-  ASSERT_TRUE(done);
-  EXPECT_EQ(done->made, nullptr);
-  ASSERT_EQ(done->operands.size(), 5u);
-  EXPECT_EQ(done->operands[0], nullptr);
+  const auto done = left_to_the_cpu("stream.reduce", kernels);
+  ASSERT_EQ(done.operands.size(), 5u);
+  EXPECT_EQ(done.operands[0], nullptr);
   for (std::size_t rank = 1; rank < 5; rank++) {
-    EXPECT_EQ(std::memcmp(done->operands[rank], values_[rank].data(), kBytes - 4), 0) << rank;
+    EXPECT_EQ(std::memcmp(done.operands[rank], values_[rank].data(), kBytes - 4), 0) << rank;
   }
 }
 
@@ -549,14 +539,10 @@ TEST_F(Combines, WithoutRoomOnTheGpuWhatCameFromAnotherHostStaysWhereItIs) {
     while (fake_gpu().controls.calls("to_host") == copies) ASSERT_TRUE(combines().move().ok());
     EXPECT_NE(shares.take(result ? 12 * kMiB : kMiB), nullptr);
     fake_gpu().controls.release();
-    ASSERT_TRUE(move_until_done().ok());
-    EXPECT_EQ(fake_gpu().controls.calls("reduce"), kernels);
-    const auto done = combines().take_done();
-    ASSERT_TRUE(done);
-    EXPECT_EQ(done->made, nullptr);
-    ASSERT_EQ(done->operands.size(), 5u);
-    EXPECT_EQ(done->operands[0], nullptr);
-    EXPECT_EQ(std::memcmp(done->operands[4], values_[4].data(), kBytes - 4), 0);
+    const auto done = left_to_the_cpu("reduce", kernels);
+    ASSERT_EQ(done.operands.size(), 5u);
+    EXPECT_EQ(done.operands[0], nullptr);
+    EXPECT_EQ(std::memcmp(done.operands[4], values_[4].data(), kBytes - 4), 0);
   }
 }
 
@@ -1001,14 +987,7 @@ class LentStreams : public ::testing::TestWithParam<std::tuple<bool, bool>> {
     stream().order(std::move(pieces));
   }
   void begin() { call_->spec.prepare(call_->spec.prepare_context); }
-  Status move() {
-    while (stream().moves()) {
-      const auto moved = stream().move();
-      if (!moved.ok()) return moved.status();
-      std::this_thread::yield();
-    }
-    return {};
-  }
+  Status move() { return move_all(stream()); }
   // The input as the engine has it.
   [[nodiscard]] std::vector<std::byte> expected() const { return as_engine(values_); }
   [[nodiscard]] std::vector<std::byte> as_engine(const std::vector<float>& values) const {

@@ -16,20 +16,13 @@
 #include <thread>
 
 #include "recovery/base/ranges.h"
-#include "tests/worker/device/fake_gpu.h"
+#include "tests/worker/device/gpu_tests.h"
 #include "worker/device/device_library.h"
 #include "worker/kernels/reduce.h"
 
 namespace warren::worker {
 namespace {
 
-using test::DeviceArray;
-using test::fake_gpu;
-using test::FakeFault;
-using ::testing::HasSubstr;
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::int64_t kPatienceMs = 60'000;
 constexpr std::int64_t kShortMs = 150;
 // Where the GPU has something to do before it hangs: 4 MiB converted under ThreadSanitizer on a busy machine took more
 // than kShortMs.
@@ -537,15 +530,7 @@ class Streams : public ::testing::TestWithParam<bool> {
   }
   static void begin(Call& call) { call.spec.prepare(call.spec.prepare_context); }
   // Until nothing moves, or something fails.
-  static Status move(Call& call) {
-    BufferStream& stream = *call.buffers->stream();
-    while (stream.moves()) {
-      const auto moved = stream.move();
-      if (!moved.ok()) return moved.status();
-      std::this_thread::yield();
-    }
-    return {};
-  }
+  static Status move(Call& call) { return move_all(*call.buffers->stream()); }
   static std::uint8_t* output(Call& call) { return static_cast<std::uint8_t*>(call.spec.output); }
   [[nodiscard]] std::vector<std::uint8_t> result() const { return (GetParam() ? in_ : out_).read(); }
 
@@ -1174,15 +1159,7 @@ class WireStreams : public ::testing::TestWithParam<bool> {
     buffers.order(std::move(order));
   }
   static void begin(Call& call) { call.spec.prepare(call.spec.prepare_context); }
-  static Status move(Call& call) {
-    BufferStream& stream = *call.buffers->stream();
-    while (stream.moves()) {
-      const auto moved = stream.move();
-      if (!moved.ok()) return moved.status();
-      std::this_thread::yield();
-    }
-    return {};
-  }
+  static Status move(Call& call) { return move_all(*call.buffers->stream()); }
   static void give(Call& call, const std::vector<std::uint16_t>& result) {
     std::copy(result.begin(), result.end(), static_cast<std::uint16_t*>(call.spec.output));
     call.buffers->stream()->conclude();

@@ -18,10 +18,7 @@ namespace {
 TEST(RecoveryOfCheckpoints, WhoTakesALostRanksPlaceHoldsItsShareAgain) {
   for (const std::string how : {"host", "process", "moves"}) {
     const bool moves = how == "moves";
-    World::Options options;
-    options.size = 4;
-    options.hosts = {0, 1, 2, 3};
-    World world(options);
+    World world(on_hosts({0, 1, 2, 3}));
     const auto state_of = [](int rank, std::size_t bytes) {
       std::vector<std::byte> state(bytes);
       for (std::size_t i = 0; i < bytes; i++) {
@@ -33,17 +30,7 @@ TEST(RecoveryOfCheckpoints, WhoTakesALostRanksPlaceHoldsItsShareAgain) {
     const auto local_of = [&](int rank) {
       return state_of(rank, rank == 3 ? 0 : 100 + static_cast<std::size_t>(rank));
     };
-    const auto load = [&](int rank) {
-      world.load(rank);
-      std::optional<Result<Checkpoints::State>> state;
-      EXPECT_TRUE(world.run([&] {
-        if (!state) state = world.checkpoints(rank).loaded();
-        return state.has_value();
-      }));
-      EXPECT_TRUE(state->ok()) << state->status().describe();
-      return state->ok() ? state->value() : Checkpoints::State();
-    };
-    for (int r = 0; r < 4; r++) (void)load(r);
+    load_all(world, {0, 1, 2, 3});
     for (int r = 0; r < 4; r++) {
       const auto local = local_of(r);
       const PlacedState local_state = local;
@@ -72,7 +59,7 @@ TEST(RecoveryOfCheckpoints, WhoTakesALostRanksPlaceHoldsItsShareAgain) {
       // A place of its own again, or beside a neighbour: then others get duties that they never had.
       world.move(lost, moves ? (lost + 1) % 4 : lost);
       world.next_generation({lost});
-      const auto state = load(lost);
+      const auto state = loaded_by(world, lost);
       EXPECT_EQ(state.global, global);
       EXPECT_EQ(state.local, local_of(lost));
       ASSERT_TRUE(world.run(filled_up)) << how << ", after rank " << lost;
@@ -80,7 +67,7 @@ TEST(RecoveryOfCheckpoints, WhoTakesALostRanksPlaceHoldsItsShareAgain) {
         world.kill(lost);
         world.move(lost, lost);
         world.next_generation({lost});
-        EXPECT_EQ(load(lost).local, local_of(lost));
+        EXPECT_EQ(loaded_by(world, lost).local, local_of(lost));
         ASSERT_TRUE(world.run(filled_up)) << "after rank " << lost << " has come back";
       }
     }
@@ -93,10 +80,7 @@ TEST(RecoveryOfCheckpoints, ASpareBeginsWithWhatItHasFollowed) {
   enum class What { kAll, kPart, kOtherRun };
   for (const What what : {What::kAll, What::kPart, What::kOtherRun}) {
     SCOPED_TRACE(static_cast<int>(what));
-    World::Options options;
-    options.size = 3;
-    options.hosts = {0, 1, 2};
-    World world(options);
+    World world(on_hosts({0, 1, 2}));
     for (int r = 0; r < 3; r++) {
       world.load(r);
       ASSERT_TRUE(world.run([&] { return world.checkpoints(r).loaded().has_value(); }));
@@ -136,12 +120,9 @@ TEST(RecoveryOfCheckpoints, ASpareBeginsWithWhatItHasFollowed) {
     };
     world.kill_host(2);
     world.next_generation({2});
-    world.load(2);
-    std::optional<Result<Checkpoints::State>> state;
-    ASSERT_TRUE(world.run([&] { return (state = world.checkpoints(2).loaded()).has_value(); }));
-    ASSERT_TRUE(state->ok()) << state->status().describe();
-    EXPECT_EQ(state->value().version, 2u);
-    EXPECT_TRUE(state->value().global == state_of(2));
+    const auto state = loaded_by(world, 2);
+    EXPECT_EQ(state.version, 2u);
+    EXPECT_TRUE(state.global == state_of(2));
     if (what == What::kAll) {
       EXPECT_EQ(world.asked_for_states(2), asked);
     } else {
@@ -153,10 +134,7 @@ TEST(RecoveryOfCheckpoints, ASpareBeginsWithWhatItHasFollowed) {
 
 // A verdict on a checkpoint that nobody holds is one on the hosts that were asked: those of a later plan may hold it.
 TEST(RecoveryOfCheckpoints, WhoHasNotFoundItKnowsInWhichGeneration) {
-  World::Options options;
-  options.size = 2;
-  options.hosts = {0, 1};
-  World world(options);
+  World world(on_hosts({0, 1}));
   load_all(world, {0, 1});
   take_all(world, 2);
   for (const int host : {0, 1}) world.kill_host(host);
@@ -176,10 +154,7 @@ TEST(RecoveryOfCheckpoints, WhoHasNotFoundItKnowsInWhichGeneration) {
 // Seed 93000102: a rank computed for long before its checkpoint, others waited for the commit of theirs, and nothing
 // said so.
 TEST(Checkpoint, AWaitForItsCommitNamesWhatIsLacking) {
-  World::Options options;
-  options.size = 2;
-  options.hosts = {0, 1};
-  World world(options);
+  World world(on_hosts({0, 1}));
   load_all(world, {0, 1});
   const std::uint64_t model = 5;
   const PlacedState state = std::as_bytes(std::span(&model, 1));
@@ -193,10 +168,7 @@ TEST(Checkpoint, AWaitForItsCommitNamesWhatIsLacking) {
 // Rank 0 alone has a local state, so its vote waits for one of rank 1 that never comes: what they have given is told
 // before.
 TEST(Checkpoint, TheStateIsToldBeforeAVoteThatHasToWait) {
-  World::Options options;
-  options.size = 2;
-  options.hosts = {0, 1};
-  World world(options);
+  World world(on_hosts({0, 1}));
   load_all(world, {0, 1});
   const std::uint64_t model = 5;
   const PlacedState state = std::as_bytes(std::span(&model, 1));
@@ -220,10 +192,7 @@ TEST(Checkpoint, TheStateIsToldBeforeAVoteThatHasToWait) {
 
 // Killed between a lazy checkpoint and the giving of its state: nothing is committed, and its next life gives it.
 TEST(LazyCheckpoint, IsCommittedOnceAllHaveGivenTheirState) {
-  World::Options options;
-  options.size = 3;
-  options.hosts = {0, 1, 2};
-  World world(options);
+  World world(on_hosts({0, 1, 2}));
   load_all(world, {0, 1, 2});
   const auto model = [](std::uint64_t value) { return std::vector<std::uint64_t>(500, value); };
   for (int r = 0; r < 3; r++) ASSERT_TRUE(world.checkpoints(r).take_later().ok());
@@ -232,30 +201,21 @@ TEST(LazyCheckpoint, IsCommittedOnceAllHaveGivenTheirState) {
   (void)world.run([&] { return false; });
   EXPECT_FALSE(world.checkpoints(0).may_take()) << "rank 2 owes its state";
   EXPECT_FALSE(world.checkpoints(2).may_take());
-  world.kill(2);
-  world.next_generation({2});
-  load_all(world, {2});
+  (void)next_life(world, 2);
   EXPECT_EQ(world.engine(2).version(), version_of_program(0)) << "it starts from the beginning";
   ASSERT_TRUE(world.checkpoints(2).take_later().ok());
   ASSERT_TRUE(world.checkpoints(2).give_state(std::as_bytes(std::span(first))).ok());
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(2).may_take(); }));
-  world.kill(1);
-  world.next_generation({1});
-  world.load(1);
-  std::optional<Result<Checkpoints::State>> state;
-  ASSERT_TRUE(world.run([&] { return (state = world.checkpoints(1).loaded()).has_value(); }));
-  ASSERT_TRUE(state->ok());
-  EXPECT_EQ(state->value().version, 1u);
+  const auto state = next_life(world, 1);
+  EXPECT_EQ(state.version, 1u);
   const auto bytes = std::as_bytes(std::span(first));
-  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state->value().global.begin(), state->value().global.end()));
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state.global.begin(), state.global.end()));
 }
 
 // While the tracker is away a rank takes one version after the other, as long as its log has room. What all have taken
 // is committed when it is back, one after the other, and then one alone may be pending again.
 TEST(PendingCheckpoints, WaitForATrackerThatIsAway) {
-  World::Options options;
-  options.size = 3;
-  options.hosts = {0, 1, 2};
+  World::Options options = on_hosts({0, 1, 2});
   options.segment_bytes = std::size_t{1} << 20;
   World world(options);
   load_all(world, {0, 1, 2});
@@ -279,16 +239,11 @@ TEST(PendingCheckpoints, WaitForATrackerThatIsAway) {
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).newest_committed() == version_of_program(4); }));
   EXPECT_TRUE(world.checkpoints(2).may_take());
   EXPECT_FALSE(world.checkpoints(0).may_take());
-  world.kill(1);
-  world.next_generation({1});
-  world.load(1);
-  std::optional<Result<Checkpoints::State>> state;
-  ASSERT_TRUE(world.run([&] { return (state = world.checkpoints(1).loaded()).has_value(); }));
-  ASSERT_TRUE(state->ok());
-  EXPECT_EQ(state->value().version, 4u);
+  const auto state = next_life(world, 1);
+  EXPECT_EQ(state.version, 4u);
   const auto saved = model(version_of_program(3).value);
   const auto bytes = std::as_bytes(std::span(saved));
-  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state->value().global.begin(), state->value().global.end()));
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state.global.begin(), state.global.end()));
   // The versions that rank 0 has taken are committed as the others come to them.
   for (const int r : {1, 2}) ASSERT_TRUE(take(r).ok());
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).newest_committed() == version_of_program(5); }));
@@ -297,10 +252,7 @@ TEST(PendingCheckpoints, WaitForATrackerThatIsAway) {
 // Rank 0's machine is lost when rank 1 has a copy of its local state, and its next life gives another one: their votes
 // tell, and nobody who has both may mix them.
 TEST(StateOfADeadLife, AVoteTellsOfWhichLocalStateARankHasACopy) {
-  World::Options options;
-  options.size = 3;
-  options.hosts = {0, 1, 2};
-  World world(options);
+  World world(on_hosts({0, 1, 2}));
   load_all(world, {0, 1, 2});
   const std::vector<std::byte> global(1000, std::byte{1}), first(5000, std::byte{2}), second(5000, std::byte{3});
   const auto take = [&](int r, const std::vector<std::byte>& mine) {
@@ -342,10 +294,7 @@ void give_parts(Checkpoints& checkpoints, StateKind kind, std::span<const std::b
 
 // The states of all ranks come in parts, while the ranks are at the rounds of the next version.
 TEST(CheckpointInParts, IsCommittedOnceAllPartsHaveCome) {
-  World::Options options;
-  options.size = 3;
-  options.hosts = {0, 1, 2};
-  World world(options);
+  World world(on_hosts({0, 1, 2}));
   load_all(world, {0, 1, 2});
   const std::vector<std::uint64_t> model(5000, 7);
   const auto state = std::as_bytes(std::span(model));
@@ -375,22 +324,14 @@ TEST(CheckpointInParts, IsCommittedOnceAllPartsHaveCome) {
   EXPECT_FALSE(world.checkpoints(2).may_take());
   give_parts(world.checkpoints(2), StateKind::kLocal, local_of(2), Ranges(0, 100), 100);
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(2).may_take(); }));
-  world.kill(1);
-  world.next_generation({1});
-  world.load(1);
-  std::optional<Result<Checkpoints::State>> loaded;
-  ASSERT_TRUE(world.run([&] { return (loaded = world.checkpoints(1).loaded()).has_value(); }));
-  ASSERT_TRUE(loaded->ok());
-  EXPECT_TRUE(std::equal(state.begin(), state.end(), loaded->value().global.begin(), loaded->value().global.end()));
-  EXPECT_EQ(loaded->value().local, local_of(1));
+  const auto loaded = next_life(world, 1);
+  EXPECT_TRUE(std::equal(state.begin(), state.end(), loaded.global.begin(), loaded.global.end()));
+  EXPECT_EQ(loaded.local, local_of(1));
 }
 
 // Rank 1 took its share under one plan and gives it under another, which wants all of the state from it.
 TEST(CheckpointInParts, WhatAPlanWantsMoreIsPulled) {
-  World::Options options;
-  options.size = 3;
-  options.hosts = {0, 0, 1};
-  World world(options);
+  World world(on_hosts({0, 0, 1}));
   load_all(world, {0, 1, 2});
   const std::vector<std::uint64_t> model(5000, 7);
   const auto state = std::as_bytes(std::span(model));
@@ -460,10 +401,7 @@ TEST(CheckpointInParts, EqualStatesHaveEqualHashesHoweverTheyAreGiven) {
 
 // Nothing comes of states that have no bytes, and they are committed.
 TEST(CheckpointInParts, OfNothingIsCommittedAtOnce) {
-  World::Options options;
-  options.size = 2;
-  options.hosts = {0, 1};
-  World world(options);
+  World world(on_hosts({0, 1}));
   load_all(world, {0, 1});
   for (int r = 0; r < 2; r++) ASSERT_TRUE(world.checkpoints(r).take_in_parts(0, 0, {}, StateHashes()).ok());
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(1).may_take(); }));
@@ -473,10 +411,7 @@ TEST(CheckpointInParts, OfNothingIsCommittedAtOnce) {
 class CheckpointFromRoot : public ::testing::Test {
  protected:
   CheckpointFromRoot() {
-    World::Options options;
-    options.size = 3;
-    options.hosts = {0, 1, 2};
-    world_.emplace(options);
+    world_.emplace(on_hosts({0, 1, 2}));
     load_all(*world_, {0, 1, 2});
     for (std::size_t i = 0; i < state_.size(); i++) state_[i] = static_cast<std::byte>(i * 7 + i / 1000);
   }
@@ -494,16 +429,7 @@ class CheckpointFromRoot : public ::testing::Test {
       return std::ranges::all_of(std::array{0, 1, 2}, [&](int r) { return world_->checkpoints(r).may_take(); });
     });
   }
-  // Kills a rank, whose next life loads.
-  Checkpoints::State next_life(int rank) {
-    world_->kill(rank);
-    world_->next_generation({rank});
-    world_->load(rank);
-    std::optional<Result<Checkpoints::State>> loaded;
-    EXPECT_TRUE(world_->run([&] { return (loaded = world_->checkpoints(rank).loaded()).has_value(); }));
-    EXPECT_TRUE(loaded->ok()) << loaded->status().describe();
-    return loaded->ok() ? std::move(*loaded).value() : Checkpoints::State{};
-  }
+  Checkpoints::State next_life(int rank) { return recovering::next_life(*world_, rank); }
 
   std::optional<World> world_;
   std::vector<std::byte> state_ = std::vector<std::byte>(300'000);

@@ -22,6 +22,7 @@
 #include "recovery/wire/fetch_codec.h"
 #include "storage/secret.h"
 #include "tests/flipping_proxy.h"
+#include "tests/storage/record_info.h"
 #include "tests/worker/no_threads.h"
 #include "tests/worker/segments/fixture.h"
 #include "worker/life/plans.h"
@@ -40,13 +41,7 @@ RecordKey round_key(std::uint64_t sequence) {
   return {RecordKind::kRound, {Timeline(0), kWorldGroup, Version(1), Sequence(sequence)}};
 }
 RecordInfo info_of(std::uint64_t total) {
-  RecordInfo info;
-  info.fingerprint.collective = Collective::kAllreduce;
-  info.fingerprint.type = DataType::kU8;
-  info.fingerprint.op = ReduceOp::kMax;
-  info.fingerprint.count = total;
-  info.total_bytes = total;
-  return info;
+  return record_info(total, total, DataType::kU8, ReduceOp::kMax);
 }
 std::vector<std::byte> bytes_of(std::uint64_t sequence, std::uint64_t size) {
   std::vector<std::byte> bytes(size);

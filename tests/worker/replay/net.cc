@@ -5,17 +5,12 @@
 #include "recovery/base/check.h"
 #include "recovery/base/limits.h"
 #include "recovery/wire/fetch_codec.h"
+#include "tests/storage/record_info.h"
 
 namespace warren::worker::replaytest {
 
 RecordInfo info_of(std::uint64_t total, std::uint64_t count) {
-  RecordInfo info;
-  info.fingerprint.collective = Collective::kAllreduce;
-  info.fingerprint.type = DataType::kF32;
-  info.fingerprint.op = ReduceOp::kSum;
-  info.fingerprint.count = count;
-  info.total_bytes = total;
-  return info;
+  return record_info(total, count, DataType::kF32, ReduceOp::kSum);
 }
 
 std::byte byte_of(const RecordKey& key, std::uint64_t at) {

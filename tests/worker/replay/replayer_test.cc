@@ -26,6 +26,20 @@ bool untouched(const std::vector<std::byte>& buffer) {
   return std::all_of(buffer.begin(), buffer.end(), [](std::byte b) { return b == kBefore; });
 }
 
+// Waits for the end of a want.
+Replayer::Done fetch(Net& net, Replayer::Want want) {
+  net.want(std::move(want));
+  auto done = net.run();
+  EXPECT_TRUE(done) << "the want has no end";
+  return done ? std::move(*done) : Replayer::Done();
+}
+// Wants a result of unknown length.
+Replayer::Done fetch(Net& net, const RecordKey& key) {
+  Replayer::Want w;
+  w.key = key;
+  return fetch(net, std::move(w));
+}
+
 // These bytes of a result of so many.
 Replayer::Want part_of(const RecordKey& key, std::uint64_t total_bytes, Ranges bytes, std::vector<std::byte>& buffer) {
   Replayer::Want w;
@@ -36,6 +50,29 @@ Replayer::Want part_of(const RecordKey& key, std::uint64_t total_bytes, Ranges b
   w.base = buffer.data();
   return w;
 }
+
+// Wants all of a result.
+Replayer::Done fetch(Net& net, const RecordKey& key, std::vector<std::byte>& buffer) {
+  return fetch(net, part_of(key, buffer.size(), Ranges(0, buffer.size()), buffer));
+}
+// Installs the plan, and wants all of a result of which the log lacks something.
+Replayer::Done gap_in(Net& net, const RecordKey& key, std::uint64_t total_bytes) {
+  net.install();
+  auto buffer = buffer_of(total_bytes);
+  auto done = fetch(net, key, buffer);
+  EXPECT_EQ(done.status.code(), Code::kUnavailable);
+  return done;
+}
+
+constexpr std::uint64_t kLargeBytes = std::uint64_t{20} << 20;
+
+// Ranks 1 and so on have all of a result that is fetched in many pieces.
+struct LargeResult : Net {
+  explicit LargeResult(const std::vector<std::string>& hosts) : Net(hosts, 1, std::size_t{24} << 20) {
+    for (std::size_t rank = 1; rank <= hosts.size(); ++rank) lives[rank].publish(key, kLargeBytes);
+  }
+  const RecordKey key = round_key(0);
+};
 
 TEST(Replayer, OwnHostServesWithoutAsking) {
   Net net({"host-0", "host-1"});
@@ -117,8 +154,7 @@ TEST(Replayer, WhatIsDroppedWhileItIsReadDoesNotReachTheBuffer) {
   EXPECT_EQ(net.run()->status.code(), Code::kUnavailable);
   EXPECT_TRUE(untouched(buffer));
   net.life(1).publish(key, 1000);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
 }
 
@@ -145,8 +181,7 @@ TEST(Replayer, StripesALongResultOverItsHolders) {
   for (std::int32_t rank = 1; rank <= 3; ++rank) net.life(rank).publish(key, kBytes);
   net.install();
   auto buffer = buffer_of(kBytes);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
   for (std::int32_t rank = 1; rank <= 3; ++rank) EXPECT_GE(net.payload_of[rank], kBytes / 5) << rank;
   EXPECT_EQ(net.payload_of[1] + net.payload_of[2] + net.payload_of[3], kBytes);
@@ -159,8 +194,7 @@ TEST(Replayer, AlsoAShortResultIsStriped) {
   for (std::int32_t rank = 1; rank <= 3; ++rank) net.life(rank).publish(key, kBytes);
   net.install();
   auto buffer = buffer_of(kBytes);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   for (std::int32_t rank = 1; rank <= 3; ++rank) EXPECT_GE(net.payload_of[rank], kBytes / 6) << rank;
 }
 
@@ -241,8 +275,7 @@ TEST(Replayer, AsksForNoMoreAtOnceThanItsBounds) {
   }
   net.install();
   std::vector<std::byte> buffer(kBytes);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   EXPECT_LE(net.most_asked_at_once, (std::uint64_t{64} << 20) + (std::uint64_t{2} << 20));
   EXPECT_GE(net.most_asked_at_once, std::uint64_t{48} << 20);
   EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
@@ -253,14 +286,9 @@ TEST(Replayer, GapNamesRoundAndBytesAfterAskingMoreThanOnce) {
   const RecordKey key = round_key(17);
   net.life(1).publish(key, 9000, 0, 5000);
   net.life(2).publish(key, 9000, 6000, 9000);
-  net.install();
-  auto buffer = buffer_of(9000);
-  net.want(key, buffer);
-  const auto done = net.run();
-  ASSERT_TRUE(done);
-  EXPECT_EQ(done->status.code(), Code::kUnavailable);
-  EXPECT_THAT(done->status.describe(), HasSubstr("bytes 5000-6000 of 9000 of " + to_string(key.round)));
-  EXPECT_THAT(done->status.describe(), HasSubstr("ranks 1, 2"));
+  const auto done = gap_in(net, key, 9000);
+  EXPECT_THAT(done.status.describe(), HasSubstr("bytes 5000-6000 of 9000 of " + to_string(key.round)));
+  EXPECT_THAT(done.status.describe(), HasSubstr("ranks 1, 2"));
   EXPECT_GE(net.listings, 2U * 3U);
   EXPECT_LE(net.listings, 2U * 6U);
   EXPECT_TRUE(net.replayer->idle());
@@ -272,15 +300,10 @@ TEST(Replayer, AGapSaysWhatItHasWritten) {
   const RecordKey key = round_key(17);
   net.life(0).publish(key, 9000, 0, 1000);
   net.life(1).publish(key, 9000, 4000, 5000);
-  net.install();
-  auto buffer = buffer_of(9000);
-  net.want(key, buffer);
-  const auto done = net.run();
-  ASSERT_TRUE(done);
-  EXPECT_EQ(done->status.code(), Code::kUnavailable);
+  const auto done = gap_in(net, key, 9000);
   Ranges written(0, 1000);
   written.add(4000, 5000);
-  EXPECT_EQ(done->written, written);
+  EXPECT_EQ(done.written, written);
 }
 
 TEST(Replayer, ARoundThatNobodyHasIsAGap) {
@@ -310,8 +333,7 @@ TEST(Replayer, WhatOnlyAMateCanReadComesFromItOnceAGapWasSeen) {
   net.want(here, buffer);
   ASSERT_TRUE(net.run()->status.ok());
   EXPECT_EQ(net.payload_of[1], 0u);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
   EXPECT_EQ(net.payload_of[1], 1000u);
 }
@@ -325,10 +347,8 @@ TEST(Replayer, AGapIsNotBelievedBeforeEachRankOfAHostWasAsked) {
     for (std::int32_t rank = 0; rank < 30; ++rank) net.life(rank).log->detach(net.life(30).self);
     net.install();
     auto buffer = buffer_of(1000);
-    net.want(key, buffer);
-    const auto done = net.run();
-    ASSERT_TRUE(done);
-    EXPECT_TRUE(done->status.ok()) << done->status.describe();
+    const auto done = fetch(net, key, buffer);
+    EXPECT_TRUE(done.status.ok()) << done.status.describe();
     EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
     auto nobodys = buffer_of(1000);
     net.want(round_key(18), nobodys);
@@ -444,8 +464,7 @@ TEST(Replayer, AnotherRankOfTheHostIsAsked) {
     return s.to != Rank(2);
   };
   auto buffer = buffer_of(1000);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   // The lowest that is not fresh, and after a second of silence the next.
   EXPECT_THAT(asked, ElementsAre(2, 3, 3));
   EXPECT_EQ(net.now - TimeMs{1000}, 1000 + 4);
@@ -478,53 +497,40 @@ TEST(Replayer, AGapIsNotBelievedWhileARankOfAHostIsSilent) {
 }
 
 TEST(Replayer, AHolderThatDiesInTheMiddleIsReplaced) {
-  constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
-  Net net({"host-1", "host-2"}, 1, std::size_t{24} << 20);
-  const RecordKey key = round_key(0);
-  net.life(1).publish(key, kBytes);
-  net.life(2).publish(key, kBytes);
+  LargeResult net({"host-1", "host-2"});
   int replies = 0;
   net.on_reply = [&](Rank from, wire::FetchReply& reply) {
     if (from == Rank(1) && reply.data() && ++replies == 2) net.life(1).alive = false;
     return net.life(from.value).alive;
   };
   net.install();
-  std::vector<std::byte> buffer(kBytes);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
-  EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
+  std::vector<std::byte> buffer(kLargeBytes);
+  ASSERT_TRUE(fetch(net, net.key, buffer).status.ok());
+  EXPECT_TRUE(buffer == bytes_of(net.key, 0, kLargeBytes));
   EXPECT_EQ(replies, 2);
 }
 
 TEST(Replayer, LostRequestsAreMadeAgain) {
-  constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
-  Net net({"host-1"}, 1, std::size_t{24} << 20);
-  const RecordKey key = round_key(0);
-  net.life(1).publish(key, kBytes);
+  LargeResult net({"host-1"});
   int replies = 0;
   net.on_reply = [&](Rank, wire::FetchReply& reply) { return !reply.data() || ++replies != 2; };
   net.faults.most_delay_ms = 9;
   net.install();
-  std::vector<std::byte> buffer(kBytes);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
-  EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
+  std::vector<std::byte> buffer(kLargeBytes);
+  ASSERT_TRUE(fetch(net, net.key, buffer).status.ok());
+  EXPECT_TRUE(buffer == bytes_of(net.key, 0, kLargeBytes));
   EXPECT_THAT(net.warnings, IsEmpty()) << "one loss does not make a host silent";
 }
 
 TEST(Replayer, ASlowHolderIsWaitedForAsLongAsItAnswers) {
-  constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
-  Net net({"host-1"}, 1, std::size_t{24} << 20);
-  const RecordKey key = round_key(0);
-  net.life(1).publish(key, kBytes);
+  LargeResult net({"host-1"});
   net.service_ms[1] = 600;  // four requests are under way at once, and the time is one second
   net.install();
-  std::vector<std::byte> buffer(kBytes);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
-  EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
+  std::vector<std::byte> buffer(kLargeBytes);
+  ASSERT_TRUE(fetch(net, net.key, buffer).status.ok());
+  EXPECT_TRUE(buffer == bytes_of(net.key, 0, kLargeBytes));
   EXPECT_THAT(net.warnings, IsEmpty());
-  EXPECT_EQ(net.payload_of[1], kBytes) << "nothing was asked for twice";
+  EXPECT_EQ(net.payload_of[1], kLargeBytes) << "nothing was asked for twice";
   EXPECT_LE(net.now - TimeMs{1000}, 600 * 12);
 }
 
@@ -675,14 +681,10 @@ TEST(Replayer, UnknownLengthComesFromTheLog) {
     net.life(1).publish(key, total, 0, total / 2);
     net.life(2).publish(key, total, total / 2, total);
     net.install();
-    Replayer::Want w;
-    w.key = key;
-    net.want(std::move(w));
-    const auto done = net.run();
-    ASSERT_TRUE(done);
-    ASSERT_TRUE(done->status.ok()) << done->status.describe();
-    EXPECT_TRUE(done->bytes == bytes_of(key, 0, total));
-    EXPECT_EQ(done->info, info_of(total));
+    const auto done = fetch(net, key);
+    ASSERT_TRUE(done.status.ok()) << done.status.describe();
+    EXPECT_TRUE(done.bytes == bytes_of(key, 0, total));
+    EXPECT_EQ(done.info, info_of(total));
   }
 }
 
@@ -691,15 +693,11 @@ TEST(Replayer, AnUnbelievableLengthIsAnErrorAndNoAllocation) {
   const RecordKey key{RecordKind::kGlobal, {Timeline(1), kWorldGroup, Version(4), Sequence(0)}};
   net.life(1).publish(key, std::uint64_t{1} << 60, 0, 100);
   net.install();
-  Replayer::Want w;
-  w.key = key;
-  net.want(std::move(w));
-  const auto done = net.run();
-  ASSERT_TRUE(done);
-  EXPECT_EQ(done->status.describe(),
+  const auto done = fetch(net, key);
+  EXPECT_EQ(done.status.describe(),
             "the log of rank 1's host gives the global state of version 3 1152921504606846976 bytes, and no state has "
             "more than 274877906944");
-  EXPECT_EQ(done->status.code(), Code::kCorrupt);
+  EXPECT_EQ(done.status.code(), Code::kCorrupt);
 }
 
 TEST(Replayer, AWantWithoutBytesNeedsARecordAllTheSame) {
@@ -736,8 +734,7 @@ TEST(Replayer, DamagedBytesAreDroppedLoudlyAndComeFromAnother) {
     clean = clean && (damaged > 1 || untouched(buffer));
     return true;
   };
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
   EXPECT_TRUE(clean);
   EXPECT_EQ(net.data_requests, 2U);
@@ -758,8 +755,7 @@ TEST(Replayer, DamageAfterManyLooksIsNoGap) {
     return true;
   };
   auto buffer = buffer_of(1000);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
   EXPECT_TRUE(damaged);
 }
@@ -775,8 +771,7 @@ TEST(Replayer, TheOnlyHolderIsAskedAgainAfterDamageButNotForEver) {
     return true;
   };
   auto buffer = buffer_of(1000);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
 
   damage = 1'000'000;
@@ -891,10 +886,8 @@ TEST(Replayer, EmptyEntriesBetweenDamagedOnesDoNotKeepItAskingForEver) {
     return true;
   };
   auto buffer = buffer_of(kBytes);
-  net.want(key, buffer);
-  const auto done = net.run();
-  ASSERT_TRUE(done.has_value());
-  EXPECT_EQ(done->status.code(), Code::kUnavailable);
+  const auto done = fetch(net, key, buffer);
+  EXPECT_EQ(done.status.code(), Code::kUnavailable);
 }
 
 TEST(Replayer, BytesThatWereNotAskedForAreDroppedLoudly) {
@@ -957,15 +950,11 @@ TEST(Replayer, HoldersThatDisagreeAreADesync) {
   net.life(1).publish(key, 1000);
   net.life(2).publish(key, 1002);
   net.install();
-  Replayer::Want w;
-  w.key = key;
-  net.want(w);
-  const auto done = net.run();
-  ASSERT_TRUE(done);
-  EXPECT_EQ(done->status.code(), Code::kDesync);
-  EXPECT_THAT(done->status.describe(), HasSubstr("1000 bytes"));
-  EXPECT_THAT(done->status.describe(), HasSubstr("1002 bytes"));
-  EXPECT_TRUE(done->bytes.empty());
+  const auto done = fetch(net, key);
+  EXPECT_EQ(done.status.code(), Code::kDesync);
+  EXPECT_THAT(done.status.describe(), HasSubstr("1000 bytes"));
+  EXPECT_THAT(done.status.describe(), HasSubstr("1002 bytes"));
+  EXPECT_TRUE(done.bytes.empty());
 }
 
 TEST(Replayer, LogAgainWhatTooFewDomainsHold) {
@@ -1076,8 +1065,7 @@ TEST(Replayer, ASpareAsksForAGlobalStateAlsoOnItsOwnHost) {
   auto buffer = buffer_of(100);
   net.life(2).publish(round_key(3), 100);
   net.install();
-  net.want(round_key(3), buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, round_key(3), buffer).status.ok());
   EXPECT_EQ(follows, std::set<bool>{false});
 }
 
@@ -1088,14 +1076,9 @@ TEST(Replayer, WhoServesAndIsGoneIsNotWaitedFor) {
   net.life(2).publish(key, 1000, 500, 1000);
   net.life(2).server = true;
   net.life(2).alive = false;
-  net.install();
-  auto buffer = buffer_of(1000);
-  net.want(key, buffer);
-  const auto done = net.run();
-  ASSERT_TRUE(done);
-  EXPECT_EQ(done->status.code(), Code::kUnavailable);
-  EXPECT_THAT(std::string(done->status.message()), HasSubstr("bytes 500-1000 of 1000 of"));
-  EXPECT_THAT(std::string(done->status.message()), HasSubstr("(asked rank 1 and this host)"));
+  const auto done = gap_in(net, key, 1000);
+  EXPECT_THAT(std::string(done.status.message()), HasSubstr("bytes 500-1000 of 1000 of"));
+  EXPECT_THAT(std::string(done.status.message()), HasSubstr("(asked rank 1 and this host)"));
   EXPECT_THAT(net.warnings, Contains(HasSubstr("who has left host host-2 has not said for 1000 ms")));
 }
 
@@ -1186,26 +1169,21 @@ TEST(Replayer, RepliesOfOtherLivesAndGenerationsAreIgnored) {
     return true;
   };
   auto buffer = buffer_of(1000);
-  net.want(key, buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, key, buffer).status.ok());
   EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
   EXPECT_EQ(data, 1);
 }
 
 TEST(Replayer, WantsStayOverAGeneration) {
-  constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
-  Net net({"host-1", "host-2"}, 1, std::size_t{24} << 20);
-  const RecordKey key = round_key(0);
-  net.life(1).publish(key, kBytes);
-  net.life(2).publish(key, kBytes);
+  LargeResult net({"host-1", "host-2"});
   int replies = 0;
   net.on_reply = [&](Rank, wire::FetchReply& reply) {
     replies += reply.data();
     return replies <= 3;
   };
   net.install();
-  std::vector<std::byte> buffer(kBytes);
-  net.want(key, buffer);
+  std::vector<std::byte> buffer(kLargeBytes);
+  net.want(net.key, buffer);
   net.run_for(100);
   net.suspend();
   net.on_reply = nullptr;
@@ -1214,33 +1192,30 @@ TEST(Replayer, WantsStayOverAGeneration) {
   net.replace(1);
   net.install();
   ASSERT_TRUE(net.run()->status.ok());
-  EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
-  EXPECT_LT(net.payload_of[2], kBytes) << "what had come was kept";
+  EXPECT_TRUE(buffer == bytes_of(net.key, 0, kLargeBytes));
+  EXPECT_LT(net.payload_of[2], kLargeBytes) << "what had come was kept";
 }
 
 TEST(Replayer, ACancelledWantIsNotWrittenToAnyMore) {
-  constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
-  Net net({"host-1"}, 1, std::size_t{24} << 20);
-  const RecordKey key = round_key(0);
-  net.life(1).publish(key, kBytes);
-  net.life(0).publish(key, kBytes, 100, 300);
+  LargeResult net({"host-1"});
+  net.life(0).publish(net.key, kLargeBytes, 100, 300);
   int replies = 0;
   net.on_reply = [&](Rank, wire::FetchReply& reply) { return !reply.data() || ++replies <= 2; };
   net.install();
-  auto buffer = buffer_of(kBytes);
-  const std::uint64_t id = net.want(key, buffer);
+  auto buffer = buffer_of(kLargeBytes);
+  const std::uint64_t id = net.want(net.key, buffer);
   net.run_for(100);
   const Ranges written = net.replayer->cancel(id);
   EXPECT_TRUE(written.covers(100, 300));
   EXPECT_GT(written.size(), 200U);
-  EXPECT_LT(written.size(), kBytes);
-  const auto expected = bytes_of(key, 0, kBytes);
+  EXPECT_LT(written.size(), kLargeBytes);
+  const auto expected = bytes_of(net.key, 0, kLargeBytes);
   for (const Interval& i : written.intervals()) {
     EXPECT_TRUE(std::equal(buffer.begin() + static_cast<std::ptrdiff_t>(i.begin),
                            buffer.begin() + static_cast<std::ptrdiff_t>(i.end),
                            expected.begin() + static_cast<std::ptrdiff_t>(i.begin)));
   }
-  buffer.assign(kBytes, kBefore);
+  buffer.assign(kLargeBytes, kBefore);
   net.on_reply = nullptr;
   net.run_for(10'000);
   EXPECT_TRUE(untouched(buffer));
@@ -1305,13 +1280,11 @@ TEST(Replayer, AWantAfterTheListingIsLookedForAnew) {
   net.life(1).publish(round_key(0), 100);
   net.install();
   auto buffer = buffer_of(100);
-  net.want(round_key(0), buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, round_key(0), buffer).status.ok());
   net.run_for(100);
   net.life(1).publish(round_key(1), 100);
   const TimeMs began = net.now;
-  net.want(round_key(1), buffer);
-  ASSERT_TRUE(net.run()->status.ok());
+  ASSERT_TRUE(fetch(net, round_key(1), buffer).status.ok());
   EXPECT_EQ(buffer, bytes_of(round_key(1), 0, 100));
   EXPECT_LE(net.now - began, 4) << "the old listing said that nobody has it: no reason to wait";
 }

@@ -248,6 +248,59 @@ class Runner {
   std::vector<std::vector<std::byte>> results_;
 };
 
+// All ranks of a world, which run one program.
+class Runners {
+ public:
+  Runners(World& world, const Program& program, int size)
+      : world_(world), program_(program), expected_(Runner::oracle(program, size)) {
+    for (int r = 0; r < size; r++) runners_.push_back(std::make_unique<Runner>(program, r, size));
+  }
+  Runner& operator[](int rank) { return *runners_[static_cast<std::size_t>(rank)]; }
+  // Issues the calls that may come next; true while there are more.
+  bool advance() {
+    bool more = false;
+    for (std::size_t r = 0; r < runners_.size(); r++) {
+      more = runners_[r]->advance(world_.engine(static_cast<int>(r))) || more;
+    }
+    return more;
+  }
+  // True: all calls have ended.
+  bool finish() {
+    return world_.run([&] { return !advance(); });
+  }
+  // The programs of these ranks begin anew.
+  void start_again(const std::vector<int>& ranks) {
+    for (const int r : ranks) {
+      runners_[static_cast<std::size_t>(r)] = std::make_unique<Runner>(program_, r, static_cast<int>(runners_.size()));
+    }
+  }
+  void expect_results() const {
+    for (std::size_t r = 0; r < runners_.size(); r++) EXPECT_EQ(runners_[r]->results(), expected_[r]) << "rank " << r;
+  }
+
+ private:
+  World& world_;
+  const Program program_;
+  const std::vector<std::vector<std::vector<std::byte>>> expected_;
+  std::vector<std::unique_ptr<Runner>> runners_;
+};
+
+std::vector<int> ranks_on(int host, const std::vector<int>& hosts) {
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < hosts.size(); r++) {
+    if (hosts[r] == host) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
+// Each of the first `rounds` rounds is kept on two hosts.
+void expect_copies(World& world, std::uint64_t rounds, int lost_host) {
+  for (std::uint64_t s = 0; s < rounds; s++) {
+    const RoundId round{Timeline(0), kWorldGroup, Version(0), Sequence(s)};
+    EXPECT_GE(world.copies({RecordKind::kRound, round}), 2u) << "round " << s << " after host " << lost_host;
+  }
+}
+
 struct Case {
   Program program;
   World::Options world;
@@ -451,27 +504,18 @@ TEST(RecoveryInModeSync, NothingIsSeenBeforeItIsOnDisk) {
       options.sync = true;
       World world(options);
       const Program program{collective, 5000, 3, false};
-      const auto expected = Runner::oracle(program, 3);
-      std::vector<std::unique_ptr<Runner>> runners;
-      for (int r = 0; r < 3; r++) runners.push_back(std::make_unique<Runner>(program, r, 3));
-      const auto advance_all = [&] {
-        bool more = false;
-        for (int r = 0; r < 3; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
-        return more;
-      };
+      Runners runners(world, program, 3);
       world.disks_take = false;
       for (int n = 0; n < 3000; n++) {
-        (void)advance_all();
+        (void)runners.advance();
         (void)world.step();
       }
-      for (int r = 0; r < 3; r++) EXPECT_TRUE(runners[static_cast<std::size_t>(r)]->results().empty());
+      for (int r = 0; r < 3; r++) EXPECT_TRUE(runners[r].results().empty());
       const auto waits = world.engine(0).describe_waits();
       EXPECT_FALSE(waits.empty()) << "it is said what is waited for";
       world.disks_take = true;
-      ASSERT_TRUE(world.run([&] { return !advance_all(); }));
-      for (int r = 0; r < 3; r++) {
-        EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
-      }
+      ASSERT_TRUE(runners.finish());
+      runners.expect_results();
       EXPECT_EQ(world.failures, std::vector<std::string>());
     }
   }
@@ -557,12 +601,7 @@ TEST(Recovery, WhoReplaysSaysFromWhom) {
   Call calls[3];
   const auto issue = [&](int rank, int i) {
     buffers[i].assign(100, 1);
-    CallSpec& spec = calls[i].spec;
-    spec.collective = Collective::kAllreduce;
-    spec.type = DataType::kU64;
-    spec.op = ReduceOp::kSum;
-    spec.input = spec.output = buffers[i].data();
-    spec.count = buffers[i].size();
+    make_sum(calls[i].spec, buffers[i].data(), buffers[i].size());
     ASSERT_TRUE(world.engine(rank).submit(kWorldGroup, calls[i]).ok());
   };
   issue(0, 0);
@@ -592,12 +631,7 @@ TEST(Recovery, WhatAGapHasOverwrittenIsNotComputedAgain) {
   const auto issue = [&](int rank) {
     buffers[rank].assign(kCount, std::uint64_t{1} << rank);
     calls[rank] = std::make_unique<Call>();
-    CallSpec& spec = calls[rank]->spec;
-    spec.collective = Collective::kAllreduce;
-    spec.type = DataType::kU64;
-    spec.op = ReduceOp::kSum;
-    spec.input = spec.output = buffers[rank].data();
-    spec.count = kCount;
+    make_sum(calls[rank]->spec, buffers[rank].data(), kCount);
     ASSERT_TRUE(world.engine(rank).submit(kWorldGroup, *calls[rank]).ok());
   };
   const auto finished = [&](std::initializer_list<int> ranks) {
@@ -634,39 +668,19 @@ TEST(Recovery, WhatAGapHasOverwrittenIsNotComputedAgain) {
 // Parts of results that a lost machine kept for other ranks are kept again: at the end none lies where it was first.
 TEST(RecoveryOfOneSidedRounds, CopiesForOtherRanksAreFilledUp) {
   for (const Collective collective : {Collective::kReduceScatter, Collective::kReduce, Collective::kAllToAll}) {
-    World::Options options;
-    options.size = 4;
-    options.hosts = {0, 1, 2, 0};
-    World world(options);
+    const std::vector<int> hosts = {0, 1, 2, 0};
+    World world(on_hosts(hosts));
     const Program program{collective, 700, 5, false};
-    const auto expected = Runner::oracle(program, 4);
-    std::vector<std::unique_ptr<Runner>> runners;
-    for (int r = 0; r < 4; r++) runners.push_back(std::make_unique<Runner>(program, r, 4));
-    const auto finish = [&] {
-      return world.run([&] {
-        bool more = false;
-        for (int r = 0; r < 4; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
-        return !more;
-      });
-    };
-    ASSERT_TRUE(finish());
+    Runners runners(world, program, 4);
+    ASSERT_TRUE(runners.finish());
     for (const int host : {1, 0, 2, 1}) {
-      std::vector<int> lost;
-      for (int r = 0; r < 4; r++) {
-        if (options.hosts[static_cast<std::size_t>(r)] != host) continue;
-        lost.push_back(r);
-        runners[static_cast<std::size_t>(r)] = std::make_unique<Runner>(program, r, 4);
-      }
+      const std::vector<int> lost = ranks_on(host, hosts);
       world.kill_host(host);
+      runners.start_again(lost);
       world.next_generation(lost);
-      ASSERT_TRUE(finish()) << "after host " << host;
-      for (std::uint64_t s = 0; s < 5; s++) {
-        const RoundId round{Timeline(0), kWorldGroup, Version(0), Sequence(s)};
-        EXPECT_GE(world.copies({RecordKind::kRound, round}), 2u) << "round " << s << " after host " << host;
-      }
-      for (int r = 0; r < 4; r++) {
-        EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
-      }
+      ASSERT_TRUE(runners.finish()) << "after host " << host;
+      expect_copies(world, 5, host);
+      runners.expect_results();
     }
     EXPECT_EQ(world.gaps, std::vector<std::string>());
     EXPECT_EQ(world.failures, std::vector<std::string>());
@@ -679,45 +693,27 @@ TEST(RecoveryOfOneSidedRounds, AnInterruptInTheMiddleOfAReplayFillsUpToo) {
     for (const int steps : {0, 1, 2, 4}) {
       if (kAddressSanitized && steps != 0 && steps != 2) continue;
       SCOPED_TRACE(steps);
-      World::Options options;
-      options.size = 4;
-      options.hosts = {0, 1, 2, 1};
-      World world(options);
+      const std::vector<int> hosts = {0, 1, 2, 1};
+      World world(on_hosts(hosts));
       const Program program{collective, 700, 12, false};
-      const auto expected = Runner::oracle(program, 4);
-      std::vector<std::unique_ptr<Runner>> runners;
-      for (int r = 0; r < 4; r++) runners.push_back(std::make_unique<Runner>(program, r, 4));
-      const auto advance = [&] {
-        bool more = false;
-        for (int r = 0; r < 4; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
-        return more;
-      };
-      ASSERT_TRUE(world.run([&] { return !advance(); }));
+      Runners runners(world, program, 4);
+      ASSERT_TRUE(runners.finish());
       for (const int host : {1, 0, 2}) {
-        std::vector<int> lost;
-        for (int r = 0; r < 4; r++) {
-          if (options.hosts[static_cast<std::size_t>(r)] != host) continue;
-          lost.push_back(r);
-          runners[static_cast<std::size_t>(r)] = std::make_unique<Runner>(program, r, 4);
-        }
+        const std::vector<int> lost = ranks_on(host, hosts);
         world.kill_host(host);
+        runners.start_again(lost);
         world.next_generation(lost);
         for (int n = 0; n < 2; n++) {
           for (int i = 0; i < steps; i++) {
-            (void)advance();
+            (void)runners.advance();
             (void)world.step();
           }
-          ASSERT_FALSE(runners[static_cast<std::size_t>(lost.back())]->finished());
+          ASSERT_FALSE(runners[lost.back()].finished());
           world.next_generation({});
         }
-        ASSERT_TRUE(world.run([&] { return !advance(); })) << "after host " << host;
-        for (std::uint64_t s = 0; s < 12; s++) {
-          const RoundId round{Timeline(0), kWorldGroup, Version(0), Sequence(s)};
-          EXPECT_GE(world.copies({RecordKind::kRound, round}), 2u) << "round " << s << " after host " << host;
-        }
-        for (int r = 0; r < 4; r++) {
-          EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
-        }
+        ASSERT_TRUE(runners.finish()) << "after host " << host;
+        expect_copies(world, 12, host);
+        runners.expect_results();
       }
       EXPECT_EQ(world.gaps, std::vector<std::string>());
       EXPECT_EQ(world.failures, std::vector<std::string>());
@@ -730,29 +726,17 @@ TEST(RecoveryOfOneSidedRounds, CopiesInRoundsThatAreResumedAreFilledUp) {
   for (const Collective collective : {Collective::kReduceScatter, Collective::kAllToAll}) {
     for (int steps = 1; steps < 100; steps += kAddressSanitized ? 33 : 11) {
       SCOPED_TRACE(steps);
-      World::Options options;
-      options.size = 3;
-      options.hosts = {0, 1, 2};
-      World world(options);
+      World world(on_hosts({0, 1, 2}));
       const Program program{collective, 2000, 2, false};
-      std::vector<std::unique_ptr<Runner>> runners;
-      for (int r = 0; r < 3; r++) runners.push_back(std::make_unique<Runner>(program, r, 3));
-      const auto advance = [&] {
-        bool more = false;
-        for (int r = 0; r < 3; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
-        return more;
-      };
+      Runners runners(world, program, 3);
       int left = steps;
-      ASSERT_TRUE(world.run([&] { return !advance() || left-- == 0; }));
+      ASSERT_TRUE(world.run([&] { return !runners.advance() || left-- == 0; }));
       for (const int host : {1, 0, 2}) {
         world.kill_host(host);
-        runners[static_cast<std::size_t>(host)] = std::make_unique<Runner>(program, host, 3);
+        runners.start_again({host});
         world.next_generation({host});
-        ASSERT_TRUE(world.run([&] { return !advance(); })) << "after host " << host;
-        for (std::uint64_t s = 0; s < 2; s++) {
-          const RoundId round{Timeline(0), kWorldGroup, Version(0), Sequence(s)};
-          ASSERT_GE(world.copies({RecordKind::kRound, round}), 2u) << "round " << s << " after host " << host;
-        }
+        ASSERT_TRUE(runners.finish()) << "after host " << host;
+        expect_copies(world, 2, host);
       }
       EXPECT_EQ(world.gaps, std::vector<std::string>());
       EXPECT_EQ(world.failures, std::vector<std::string>());
@@ -771,32 +755,23 @@ TEST(RecoveryWithoutCheckpoints, HundredsOfLivesLeaveFewSegments) {
       for (int r = 0; r < 3; r++) options.hosts.push_back(r * hosts / 3);
       World world(options);
       const Program program{collective, 1500, 8, false};
-      const auto expected = Runner::oracle(program, 3);
-      std::vector<std::unique_ptr<Runner>> runners;
-      for (int r = 0; r < 3; r++) runners.push_back(std::make_unique<Runner>(program, r, 3));
+      Runners runners(world, program, 3);
       std::mt19937 random(7);
-      const auto advance_all = [&] {
-        bool more = false;
-        for (int r = 0; r < 3; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
-        return more;
-      };
       for (int n = 0; n < 300; n++) {
         for (std::uint64_t steps = random() % 60; steps > 0; steps--) {
-          (void)advance_all();
+          (void)runners.advance();
           (void)world.step();
         }
         const int lost = static_cast<int>(random() % 3);
         world.kill(lost);
-        runners[static_cast<std::size_t>(lost)] = std::make_unique<Runner>(program, lost, 3);
+        runners.start_again({lost});
         world.next_generation({lost});
       }
       EXPECT_LE(world.most_segments, 2 + DeadSegments::most_waiting(3));
-      ASSERT_TRUE(world.run([&] { return !advance_all(); }));
+      ASSERT_TRUE(runners.finish());
       EXPECT_EQ(world.gaps, std::vector<std::string>());
       EXPECT_EQ(world.failures, std::vector<std::string>());
-      for (int r = 0; r < 3; r++) {
-        EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
-      }
+      runners.expect_results();
     }
   }
 }
@@ -812,26 +787,15 @@ TEST(RecoveryWithoutCheckpoints, AHostOfEightDiesAtOnce) {
   options.algorithm = schedule::Algorithm::kRing;
   World world(options);
   const Program program{Collective::kAllreduce, 36'000, 8, false};
-  const auto expected = Runner::oracle(program, options.size);
-  std::vector<std::unique_ptr<Runner>> runners;
-  for (int r = 0; r < options.size; r++) runners.push_back(std::make_unique<Runner>(program, r, options.size));
-  const auto advance_all = [&] {
-    bool more = false;
-    for (int r = 0; r < options.size; r++) {
-      more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
-    }
-    return more;
-  };
+  Runners runners(world, program, options.size);
   const auto rounds = [&] { return world.engine(8).rounds_done(kWorldGroup, kPreamble).value_or(0); };
   const auto die = [&](const std::vector<int>& lost) {
-    for (const int r : lost) {
-      world.kill(r);
-      runners[static_cast<std::size_t>(r)] = std::make_unique<Runner>(program, r, options.size);
-    }
+    for (const int r : lost) world.kill(r);
+    runners.start_again(lost);
     world.next_generation(lost);
   };
   ASSERT_TRUE(world.run([&] {
-    (void)advance_all();
+    (void)runners.advance();
     return rounds() == 6;
   }));
   std::uint64_t held = 0;
@@ -841,16 +805,14 @@ TEST(RecoveryWithoutCheckpoints, AHostOfEightDiesAtOnce) {
   EXPECT_LT(world.log(0).bytes_held(), options.segment_bytes / 8) << "it has replayed nothing yet";
   // Again, in the middle of the replay.
   ASSERT_TRUE(world.run([&] {
-    (void)advance_all();
+    (void)runners.advance();
     return world.engine(3).rounds_done(kWorldGroup, kPreamble).value_or(0) == 3;
   }));
   die({0, 1, 2, 3, 4, 5, 6, 7});
-  ASSERT_TRUE(world.run([&] { return !advance_all(); }));
+  ASSERT_TRUE(runners.finish());
   EXPECT_EQ(world.gaps, std::vector<std::string>());
   EXPECT_EQ(world.failures, std::vector<std::string>());
-  for (int r = 0; r < options.size; r++) {
-    EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
-  }
+  runners.expect_results();
 }
 
 // One rank's call of a sum of floats, whose bits show in which order it was made.
@@ -880,12 +842,7 @@ struct FloatSum {
   FloatSum(World& world, int rank, GroupId group = kWorldGroup, const std::string& setup = "")
       : in(input(rank)), out(kCount, 0) {
     call.setup = setup;
-    call.spec.collective = Collective::kAllreduce;
-    call.spec.type = DataType::kF32;
-    call.spec.op = ReduceOp::kSum;
-    call.spec.input = in.data();
-    call.spec.output = out.data();
-    call.spec.count = kCount;
+    make_sum(call.spec, in.data(), out.data(), kCount);
     submitted = world.engine(rank).submit(group, call);
   }
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
@@ -1088,12 +1045,7 @@ TEST(RecoveryAtItsLimits, AReportIsNeverTooLong) {
   Call calls[2];
   for (int r = 0; r < 2; r++) {
     buffers[r].assign(kCount, static_cast<std::uint64_t>(r) + 1);
-    CallSpec& s = calls[r].spec;
-    s.collective = Collective::kAllreduce;
-    s.type = DataType::kU64;
-    s.op = ReduceOp::kSum;
-    s.input = s.output = buffers[r].data();
-    s.count = kCount;
+    make_sum(calls[r].spec, buffers[r].data(), kCount);
     ASSERT_TRUE(world.engine(r).submit(kWorldGroup, calls[r]).ok());
   }
   const auto finals = [&](int r) { return std::count(buffers[r].begin(), buffers[r].end(), 3u); };

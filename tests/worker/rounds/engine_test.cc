@@ -13,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -33,6 +34,29 @@ constexpr Collective kAll[] = {Collective::kAllreduce,     Collective::kReduce, 
                                Collective::kBarrier,       Collective::kAllgather,      Collective::kAllgatherv,
                                Collective::kReduceScatter, Collective::kGather,         Collective::kScatter,
                                Collective::kAllToAll,      Collective::kReduceScatterv, Collective::kAllToAllv};
+
+// By pipes within a host for odd counts, by sockets for even ones.
+Mesh::Options options_by_count(int size, Algorithm algorithm, std::uint64_t count) {
+  Mesh::Options o;
+  o.size = size;
+  o.algorithm = algorithm;
+  o.pipes = o.one_host = count % 2 == 1;
+  o.cores = count % 2;
+  return o;
+}
+
+// By pipes or sockets, with and without a log.
+void with_each_link_and_log(const std::function<void(const Mesh::Options&)>& body) {
+  for (const bool pipes : {false, true}) {
+    for (const std::size_t log_bytes : {std::size_t{0}, std::size_t{1} << 20}) {
+      SCOPED_TRACE((pipes ? "pipes, log of " : "sockets, log of ") + std::to_string(log_bytes));
+      Mesh::Options o;
+      o.pipes = o.one_host = pipes;
+      o.log_bytes = log_bytes;
+      body(o);
+    }
+  }
+}
 
 std::int64_t value(int rank, std::uint64_t i) {
   return rank * 1000003 + static_cast<std::int64_t>(i) * 7 + 1;
@@ -351,12 +375,7 @@ TEST(Engine, HalfPrecisionWithEveryAlgorithm) {
         for (const std::uint64_t count : {1u, 600u, 5000u, 20001u}) {
           SCOPED_TRACE(std::string(schedule::to_string(algorithm)) + " " + to_string(collective) +
                        " K=" + std::to_string(size) + " n=" + std::to_string(count));
-          Mesh::Options o;
-          o.size = size;
-          o.algorithm = algorithm;
-          o.pipes = o.one_host = count % 2 == 1;
-          o.cores = count % 2;
-          Mesh mesh(o);
+          Mesh mesh(options_by_count(size, algorithm, count));
           const auto value = [](int rank, std::uint64_t i) { return rank + static_cast<int>(i * 7 % 19); };
           const std::uint64_t in_count =
               collective == Collective::kReduceScatter ? count * static_cast<std::uint64_t>(size) : count;
@@ -417,12 +436,7 @@ TEST(Engine, BlocksWithEveryAlgorithm) {
         for (const std::uint64_t count : {1u, 40u, 1601u}) {
           SCOPED_TRACE(std::string(schedule::to_string(algorithm)) + " " + to_string(collective) +
                        " K=" + std::to_string(size) + " n=" + std::to_string(count));
-          Mesh::Options o;
-          o.size = size;
-          o.algorithm = algorithm;
-          o.pipes = o.one_host = count % 2 == 1;
-          o.cores = count % 2;
-          Mesh mesh(o);
+          Mesh mesh(options_by_count(size, algorithm, count));
           const bool scatters = collective == Collective::kReduceScatter;
           const std::uint64_t in_count = scatters ? count * static_cast<std::uint64_t>(size) : count;
           std::vector<std::vector<Block>> in(static_cast<std::size_t>(size)), out(static_cast<std::size_t>(size));
@@ -902,10 +916,7 @@ TEST(Engine, OwnersTakeTurns) {
 }
 
 // Without a Call, where what was asked for before is asked for again; what is begun so is gone on with by submit().
-void rounds_run_at_once(bool pipes, std::size_t log_bytes) {
-  Mesh::Options o;
-  o.pipes = o.one_host = pipes;
-  o.log_bytes = log_bytes;
+void rounds_run_at_once(const Mesh::Options& o) {
   Mesh mesh(o);
   std::vector<float> x(4), y(4);
   std::uint64_t rounds = 0;
@@ -984,9 +995,7 @@ void rounds_run_at_once(bool pipes, std::size_t log_bytes) {
 }
 
 TEST(Engine, ARoundThatRepeatsAnotherRunsAtOnce) {
-  for (const bool pipes : {false, true}) {
-    for (const std::size_t log_bytes : {std::size_t{0}, std::size_t{1} << 20}) rounds_run_at_once(pipes, log_bytes);
-  }
+  with_each_link_and_log(rounds_run_at_once);
 }
 
 // Sites are told, and compared, as in any round.
@@ -1186,57 +1195,45 @@ void messages_run_at_once(const Mesh::Options& options) {
 }
 
 TEST(Engine, ASmallMessageRunsAtOnce) {
-  for (const bool pipes : {false, true}) {
-    for (const std::size_t log_bytes : {std::size_t{0}, std::size_t{1} << 20}) {
-      Mesh::Options o;
-      o.pipes = o.one_host = pipes;
-      o.log_bytes = log_bytes;
-      messages_run_at_once(o);
-    }
-  }
+  with_each_link_and_log(messages_run_at_once);
 }
 
 // A full link takes a part of a message, or nothing: the message leaves when there is room, and in order.
 TEST(Engine, MessagesAtOnceThatALinkHasNoRoomForLeaveLater) {
-  for (const bool pipes : {false, true}) {
-    for (const std::size_t log_bytes : {std::size_t{0}, std::size_t{1} << 20}) {
-      Mesh::Options o;
-      o.pipes = o.one_host = pipes;
-      o.log_bytes = log_bytes;
-      o.socket_buffer_bytes = 4096;
-      o.ring_bytes = HostPipe::kLeastRingBytes;
-      Messages messages(o);
-      messages.begin();
-      constexpr int kMessages = 400;
-      int at_once = 0, waiting = 0;
-      std::vector<const Call*> sends;
-      std::deque<std::vector<std::int32_t>> buffers;
-      for (int i = 0; i < kMessages; i++) {
-        std::vector<std::int32_t> out(50, i);
-        if (messages.at_once(0, out, 0, true)) {
-          out.assign(50, -1);  // the buffer is the program's again
-          at_once++;
-          // The message that has not left is seen to by the engine's thread, and the next one takes a Call.
-          if (messages.mesh().engine(0).unsettled()) waiting++;
-          continue;
-        }
-        sends.push_back(&messages.submit(0, buffers.emplace_back(50, i), 0, true));
+  with_each_link_and_log([](Mesh::Options o) {
+    o.socket_buffer_bytes = 4096;
+    o.ring_bytes = HostPipe::kLeastRingBytes;
+    Messages messages(o);
+    messages.begin();
+    constexpr int kMessages = 400;
+    int at_once = 0, waiting = 0;
+    std::vector<const Call*> sends;
+    std::deque<std::vector<std::int32_t>> buffers;
+    for (int i = 0; i < kMessages; i++) {
+      std::vector<std::int32_t> out(50, i);
+      if (messages.at_once(0, out, 0, true)) {
+        out.assign(50, -1);  // the buffer is the program's again
+        at_once++;
+        // The message that has not left is seen to by the engine's thread, and the next one takes a Call.
+        if (messages.mesh().engine(0).unsettled()) waiting++;
+        continue;
       }
-      EXPECT_GT(at_once, 0);
-      EXPECT_LT(at_once, kMessages) << "the link had room for all";
-      EXPECT_LE(waiting, 1);
-      // Only a log keeps a message that the link has no room for.
-      if (log_bytes != 0) {
-        EXPECT_EQ(waiting, 1) << (pipes ? "pipes" : "sockets");
-      }
-      for (int i = 0; i < kMessages; i++) {
-        std::vector<std::int32_t> in(50, -2);
-        if (!messages.at_once(1, in, 0, false)) messages.finish(messages.submit(1, in, 0, false));
-        ASSERT_EQ(in, std::vector<std::int32_t>(50, i)) << i << (pipes ? ", by pipes" : "");
-      }
-      for (const Call* call : sends) messages.finish(*call);
+      sends.push_back(&messages.submit(0, buffers.emplace_back(50, i), 0, true));
     }
-  }
+    EXPECT_GT(at_once, 0);
+    EXPECT_LT(at_once, kMessages) << "the link had room for all";
+    EXPECT_LE(waiting, 1);
+    // Only a log keeps a message that the link has no room for.
+    if (o.log_bytes != 0) {
+      EXPECT_EQ(waiting, 1) << (o.pipes ? "pipes" : "sockets");
+    }
+    for (int i = 0; i < kMessages; i++) {
+      std::vector<std::int32_t> in(50, -2);
+      if (!messages.at_once(1, in, 0, false)) messages.finish(messages.submit(1, in, 0, false));
+      ASSERT_EQ(in, std::vector<std::int32_t>(50, i)) << i << (o.pipes ? ", by pipes" : "");
+    }
+    for (const Call* call : sends) messages.finish(*call);
+  });
 }
 
 // Of 192 to 212 bytes the first three are a part of their announcements, the others come in chunks.

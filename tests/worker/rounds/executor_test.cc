@@ -13,18 +13,24 @@
 namespace warren::worker {
 namespace {
 
+// For rank 0 of two.
+schedule::Request request_of(Collective collective, schedule::Algorithm algorithm, std::uint64_t chunk_elements) {
+  schedule::Request request;
+  request.collective = collective;
+  request.algorithm = algorithm;
+  request.size = 2;
+  request.count = kCount;
+  request.chunk_elements = chunk_elements;
+  return request;
+}
+
 // Rank 0 of two, on one host; the other one is the test. Its segment is the first half.
 class InPlace : public ::testing::Test {
  protected:
   [[nodiscard]] PreparedSchedule schedule_of(const Ranges& final, std::uint64_t chunk_elements = kCount,
                                              std::int32_t rank = 0) const {
-    schedule::Request request;
+    schedule::Request request = request_of(Collective::kAllreduce, schedule::Algorithm::kRing, chunk_elements);
     request.rank = rank;
-    request.collective = Collective::kAllreduce;
-    request.algorithm = schedule::Algorithm::kRing;
-    request.size = 2;
-    request.count = kCount;
-    request.chunk_elements = chunk_elements;
     request.replicas = 2;
     request.hosts = hosts_;
     request.domains = hosts_;
@@ -46,10 +52,20 @@ class InPlace : public ::testing::Test {
     ASSERT_EQ(transport_.receives.size(), 2u);
     EXPECT_TRUE(transport_.receives[0].in_place && transport_.receives[1].in_place);
   }
+  // All of the other rank's input has come, and its final is read where something else is written by then.
+  void read_a_final_that_is_no_more() {
+    held_ = part(0);
+    executor_.on_completion(transport_.receives[0].token, {}, {&held_});
+    for (const Token token : transport_.sends) executor_.on_completion(token, {});
+    const std::uint64_t stamp = 5;
+    executor_.on_completion(transport_.receives[1].token, {}, {nullptr, part(kCount / 2), &stamp, 4});
+    EXPECT_EQ(executor_.status().code(), Code::kPeerLost) << executor_.status().describe();
+  }
   // The other rank's part from `first` on: an input, or a final.
   const std::byte* part(std::uint64_t first) { return reinterpret_cast<const std::byte*>(&theirs_[first]); }
 
   bool over_its_input_ = false;
+  const std::byte* held_ = nullptr;  // what a view shows
   Round round_;
   std::vector<std::uint32_t> hosts_ = {0, 0};
   std::unique_ptr<PreparedSchedule> prepared_;
@@ -82,12 +98,7 @@ TEST_F(InPlace, OperandsAreReadWhereTheyLieAndReleasedOnce) {
 }
 
 TEST_F(InPlace, WhatWasReadFromALogThatIsUsedAgainIsNotFinal) {
-  const std::byte* held = part(0);
-  executor_.on_completion(transport_.receives[0].token, {}, {&held});
-  for (const Token token : transport_.sends) executor_.on_completion(token, {});
-  const std::uint64_t stamp = 5;
-  executor_.on_completion(transport_.receives[1].token, {}, {nullptr, part(kCount / 2), &stamp, 4});
-  EXPECT_EQ(executor_.status().code(), Code::kPeerLost) << executor_.status().describe();
+  read_a_final_that_is_no_more();
   EXPECT_EQ(executor_.failed_peer(), Rank(1));
   const auto finals = executor_.finals();
   ASSERT_EQ(finals.size(), 1u);
@@ -103,12 +114,7 @@ class OverItsInput : public InPlace {
 // In place: the other rank's final, which was no more when it was read, stands where an input was. If that rank is lost
 // as well, nobody has either.
 TEST_F(OverItsInput, ARoundWhoseInputIsLostIsNotComputedAgain) {
-  const std::byte* held = part(0);
-  executor_.on_completion(transport_.receives[0].token, {}, {&held});
-  for (const Token token : transport_.sends) executor_.on_completion(token, {});
-  const std::uint64_t stamp = 5;
-  executor_.on_completion(transport_.receives[1].token, {}, {nullptr, part(kCount / 2), &stamp, 4});
-  EXPECT_EQ(executor_.status().code(), Code::kPeerLost) << executor_.status().describe();
+  read_a_final_that_is_no_more();
   const auto again = [&](const Round& round) {
     executor_.abandon();
     transport_.sends.clear();
@@ -148,13 +154,8 @@ TEST_F(OverItsInput, ARoundWhoseInputIsLostIsNotComputedAgain) {
 // reads in rank 0's log may be another use's by then, and a record, once it is published, is one.
 TEST(Executor, NothingIsPublishedFromALogThatWasUsedAgain) {
   const std::vector<std::uint32_t> hosts = {0, 0}, domains = {0, 1};
-  schedule::Request request;
-  request.collective = Collective::kReduce;
-  request.algorithm = schedule::Algorithm::kTree;
+  schedule::Request request = request_of(Collective::kReduce, schedule::Algorithm::kTree, kCount);
   request.rank = 1;
-  request.size = 2;
-  request.count = kCount;
-  request.chunk_elements = kCount;
   request.replicas = 2;
   request.hosts = hosts;
   request.domains = domains;
@@ -220,12 +221,7 @@ class Arriving : public ::testing::Test {
  protected:
   static constexpr std::uint64_t kPiece = kCount / 4;
   Arriving() {
-    schedule::Request request;
-    request.collective = Collective::kAllreduce;
-    request.algorithm = schedule::Algorithm::kRing;
-    request.size = 2;
-    request.count = kCount;
-    request.chunk_elements = kPiece;
+    const auto request = request_of(Collective::kAllreduce, schedule::Algorithm::kRing, kPiece);
     prepared_ = std::make_unique<PreparedSchedule>(schedule::make(request).value());
     pieces_ = input_order(prepared_->schedule(), kCount, kPiece);
     std::iota(theirs_.begin(), theirs_.end(), 1000);
@@ -312,12 +308,7 @@ TEST_F(Arriving, NothingBeginsInARoundThatHasFailed) {
 
 // Its one buffer is the output, which no step has written.
 TEST_F(Arriving, ABroadcastsRootSendsWhatHasCome) {
-  schedule::Request request;
-  request.collective = Collective::kBroadcast;
-  request.algorithm = schedule::Algorithm::kRing;
-  request.size = 2;
-  request.count = kCount;
-  request.chunk_elements = kPiece;
+  const auto request = request_of(Collective::kBroadcast, schedule::Algorithm::kRing, kPiece);
   const PreparedSchedule prepared(schedule::make(request).value());
   pieces_ = input_order(prepared.schedule(), kCount, kPiece);
   EXPECT_EQ(pieces_, (std::vector<InputPiece>{{0, 16}, {16, 16}, {32, 16}, {48, 16}}));

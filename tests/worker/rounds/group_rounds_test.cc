@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/worker/rounds/scripted_round.h"
+#include "tests/worker/sum_call.h"
 
 namespace warren::worker {
 namespace {
@@ -23,13 +24,7 @@ class GroupRoundsTest : public testing::Test {
     shared_.open = true;
   }
   struct Sum : Call {
-    explicit Sum(std::size_t count = 4) : values(count, 3) {
-      spec.collective = Collective::kAllreduce;
-      spec.type = DataType::kU64;
-      spec.op = ReduceOp::kSum;
-      spec.input = spec.output = values.data();
-      spec.count = count;
-    }
+    explicit Sum(std::size_t count = 4) : values(count, 3) { make_sum(spec, values.data(), count); }
     std::vector<std::uint64_t> values;
   };
   [[nodiscard]] std::unique_ptr<GroupRounds> group_of(std::vector<Rank> members) {

@@ -36,13 +36,7 @@ class ByHand : public ::testing::TestWithParam<bool> {
     for (int r = 0; r < 2; r++) world_->engine(r).stop(Status(Code::kClosed, "the test ends"));
     while (engine().has_moving()) move();
   }
-  static void spec(Call& call, std::vector<std::uint64_t>& data) {
-    call.spec.collective = Collective::kAllreduce;
-    call.spec.type = DataType::kU64;
-    call.spec.op = ReduceOp::kSum;
-    call.spec.count = kCount;
-    call.spec.input = call.spec.output = data.data();
-  }
+  static void spec(Call& call, std::vector<std::uint64_t>& data) { make_sum(call.spec, data.data(), kCount); }
   void begin() {
     ASSERT_TRUE(world_->engine(1).submit(kWorldGroup, other_).ok());
     ASSERT_TRUE(engine().submit(kWorldGroup, call_).ok());

@@ -20,12 +20,7 @@ struct Sum {
       : in(count, value), out(count, 0) {
     call.setup = setup;
     call.spec.site = site;
-    call.spec.collective = Collective::kAllreduce;
-    call.spec.type = DataType::kU64;
-    call.spec.op = ReduceOp::kSum;
-    call.spec.input = in.data();
-    call.spec.output = out.data();
-    call.spec.count = count;
+    make_sum(call.spec, in.data(), out.data(), count);
     submitted = world.engine(rank).submit(kWorldGroup, call);
   }
   bool gives(std::uint64_t value) const {
@@ -120,9 +115,7 @@ TEST(SetupRounds, AreKeptForLivesThatComeLater) {
     Sum a(world, 0, "", 2), b(world, 1, "", 20);
     (void)world.run([&] { return false; });
     ASSERT_FALSE(a.call.finished) << "rank 2 is missing";
-    world.kill(2);
-    world.next_generation({2});
-    load_all(world, {2});
+    (void)next_life(world, 2);
     Sum setup(world, 2, "sketch", 5000);
     ASSERT_TRUE(world.run([&] { return setup.gives(111); })) << "the others are elsewhere";
     Sum c(world, 2, "", 200);
@@ -192,11 +185,13 @@ TEST(SetupRounds, OfEarlierTimelinesThoseOfThePlanAreInUse) {
 
 constexpr std::uint64_t kHere = 111, kThere = 222;
 
-// A world of two in its second version.
-void begin_second_version(World& world) {
-  load_all(world, {0, 1});
-  take_all(world, 2);
-}
+// Two hosts in their second version.
+struct SecondVersion : World {
+  SecondVersion() : World(two_hosts()) {
+    load_all(*this, {0, 1});
+    take_all(*this, 2);
+  }
+};
 // What rank's new life hears of its next round, if it calls from kHere; nullopt: nothing yet.
 std::optional<bool> hears(World& world, int rank) {
   std::optional<bool> met;
@@ -207,11 +202,8 @@ std::optional<bool> hears(World& world, int rank) {
 
 TEST(NextRound, IsWhatAnOlderLifeIsIn) {
   for (const std::uint64_t site : {kHere, kThere}) {
-    World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-    begin_second_version(world);
-    world.kill(1);
-    world.next_generation({1});
-    load_all(world, {1});
+    SecondVersion world;
+    (void)next_life(world, 1);
     world.engine(1).ask_next({5, kHere});
     EXPECT_EQ(hears(world, 1), std::nullopt) << "rank 0 computes";
     EXPECT_TRUE(world.engine(1).asking());
@@ -225,22 +217,16 @@ TEST(NextRound, IsWhatAnOlderLifeIsIn) {
 }
 
 TEST(NextRound, IsNoneWhereAnOlderLifeHasEndedTheVersion) {
-  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-  begin_second_version(world);
-  world.kill(1);
-  world.next_generation({1});
-  load_all(world, {1});
+  SecondVersion world;
+  (void)next_life(world, 1);
   world.engine(1).ask_next({kHere});
   EXPECT_EQ(hears(world, 1), std::nullopt);
   const std::uint64_t model = 6;
   ASSERT_TRUE(world.checkpoints(0).take(std::as_bytes(std::span(&model, 1)), nullptr).ok());
   EXPECT_EQ(hears(world, 1), false);
   // Or its program.
-  World other({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-  begin_second_version(other);
-  other.kill(1);
-  other.next_generation({1});
-  load_all(other, {1});
+  SecondVersion other;
+  (void)next_life(other, 1);
   other.engine(1).ask_next({kHere});
   EXPECT_EQ(hears(other, 1), std::nullopt);
   other.engine(0).end_rounds();
@@ -249,14 +235,11 @@ TEST(NextRound, IsNoneWhereAnOlderLifeHasEndedTheVersion) {
 
 // What the log has of it was made, whoever is left.
 TEST(NextRound, IsWhatTheLogHas) {
-  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-  begin_second_version(world);
+  SecondVersion world;
   Sum a(world, 0, "", 1, 3000, kThere), b(world, 1, "", 2, 3000, kThere);
   ASSERT_TRUE(world.run([&] { return a.gives(3) && b.gives(3); }));
   for (const int lost : {1, 0}) {
-    world.kill(lost);
-    world.next_generation({lost});
-    load_all(world, {lost});
+    (void)next_life(world, lost);
     world.engine(lost).ask_next({kHere});
     EXPECT_EQ(hears(world, lost), false) << "rank " << lost;
     Sum again(world, lost, "", 77, 3000, kThere);
@@ -265,11 +248,8 @@ TEST(NextRound, IsWhatTheLogHas) {
 }
 
 TEST(NextRound, IsMadeWhereAllAskAndNobodyKnows) {
-  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-  begin_second_version(world);
-  world.kill(0);
-  world.next_generation({0});
-  load_all(world, {0});
+  SecondVersion world;
+  (void)next_life(world, 0);
   world.engine(0).ask_next({kHere});
   EXPECT_EQ(hears(world, 0), std::nullopt) << "rank 1 is not new";
   world.kill(1);
@@ -288,15 +268,10 @@ TEST(NextRound, IsMadeWhereAllAskAndNobodyKnows) {
 
 // Each would make its own, and a version with two different rounds of a number would be committed.
 TEST(NextRound, IsAGapWhereNewProcessesAskForDifferentCalls) {
-  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-  begin_second_version(world);
-  world.kill(0);
-  world.next_generation({0});
-  load_all(world, {0});
+  SecondVersion world;
+  (void)next_life(world, 0);
   world.engine(0).ask_next({kHere});
-  world.kill(1);
-  world.next_generation({1});
-  load_all(world, {1});
+  (void)next_life(world, 1);
   world.engine(1).ask_next({kThere});
   EXPECT_EQ(hears(world, 0), std::nullopt);
   EXPECT_EQ(hears(world, 1), std::nullopt);
@@ -307,11 +282,8 @@ TEST(NextRound, IsAGapWhereNewProcessesAskForDifferentCalls) {
 
 // Rank 0 was told that the round is another one, and who told it is lost: rank 1 must hear the same.
 TEST(NextRound, WhatWasHeardStaysTrue) {
-  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-  begin_second_version(world);
-  world.kill(0);
-  world.next_generation({0});
-  load_all(world, {0});
+  SecondVersion world;
+  (void)next_life(world, 0);
   world.engine(0).ask_next({kHere});
   {
     Sum lost(world, 1, "", 2, 3000, kThere);
@@ -345,12 +317,9 @@ void make_rounds(World& world, const std::vector<int>& ranks) {
 // Seen in its log's records alone, and those of a round without bytes nobody fetches: each who replays it logs it
 // again, or they go with the segments of the dead.
 TEST(NextRound, OfNoBytesIsKnownAfterItsMakersAreGone) {
-  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-  begin_second_version(world);
+  SecondVersion world;
   make_rounds(world, {0, 1});
-  world.kill(0);
-  world.next_generation({0});
-  load_all(world, {0});
+  (void)next_life(world, 0);
   make_rounds(world, {0});
   (void)world.run([&] { return false; });
   world.next_generation({});
@@ -367,12 +336,9 @@ TEST(NextRound, OfNoBytesIsKnownAfterItsMakersAreGone) {
 
 // I7: more was lost than there are copies. The process that asks must not do so for ever, while the others wait for it.
 TEST(NextRound, ThatNobodyKnowsAnyMoreIsAGap) {
-  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-  begin_second_version(world);
+  SecondVersion world;
   make_rounds(world, {0, 1});
-  world.kill(1);
-  world.next_generation({1});
-  load_all(world, {1});
+  (void)next_life(world, 1);
   for (int r = 0; r < 2; r++) world.log(r).drop_below(world.engine(r).version().next());
   world.engine(1).ask_next({kHere});
   EXPECT_EQ(hears(world, 1), std::nullopt);
@@ -380,12 +346,9 @@ TEST(NextRound, ThatNobodyKnowsAnyMoreIsAGap) {
   EXPECT_NE(world.gaps[0].find("no host holds anything of round 1.0"), std::string::npos) << world.gaps[0];
   EXPECT_TRUE(world.gap_renumbers);
   // So is one of a version that the others have ended.
-  World other({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
-  begin_second_version(other);
+  SecondVersion other;
   make_rounds(other, {0, 1});
-  other.kill(1);
-  other.next_generation({1});
-  load_all(other, {1});
+  (void)next_life(other, 1);
   const std::uint64_t model = 6;
   ASSERT_TRUE(other.checkpoints(0).take(std::as_bytes(std::span(&model, 1)), nullptr).ok());
   for (int r = 0; r < 2; r++) other.log(r).drop_below(other.engine(1).version().next());

@@ -26,6 +26,7 @@
 #include "recovery/wire/fetch_codec.h"
 #include "tests/sanitized.h"
 #include "tests/worker/input_made_by.h"
+#include "tests/worker/sum_call.h"
 #include "worker/life/life.h"
 #include "worker/transport/host_memory.h"
 #include "worker/transport/link_transport.h"
@@ -703,11 +704,15 @@ class Moving final : public CallBuffers, public BufferStream {
   bool began_ = false, concluded_ = false, ended_ = false;
 };
 
-inline World::Options two_hosts() {
+// One rank on each of these hosts.
+inline World::Options on_hosts(const std::vector<int>& hosts) {
   World::Options options;
-  options.size = 2;
-  options.hosts = {0, 1};
+  options.size = static_cast<int>(hosts.size());
+  options.hosts = hosts;
   return options;
+}
+inline World::Options two_hosts() {
+  return on_hosts({0, 1});
 }
 
 inline void make_pair_group(World& world, int rank, GroupId id) {
@@ -723,6 +728,23 @@ inline void load_all(World& world, const std::vector<int>& ranks) {
   }
 }
 
+// Has a rank load, and returns its state.
+inline Checkpoints::State loaded_by(World& world, int rank) {
+  world.load(rank);
+  std::optional<Result<Checkpoints::State>> state;
+  EXPECT_TRUE(world.run([&] { return (state = world.checkpoints(rank).loaded()).has_value(); })) << "rank " << rank;
+  if (!state) return {};
+  EXPECT_TRUE(state->ok()) << state->status().describe();
+  return state->ok() ? std::move(*state).value() : Checkpoints::State();
+}
+
+// Kills a rank. Returns the state that its next life loads, in a new generation.
+inline Checkpoints::State next_life(World& world, int rank) {
+  world.kill(rank);
+  world.next_generation({rank});
+  return loaded_by(world, rank);
+}
+
 inline void take_all(World& world, int size) {
   const std::uint64_t model = 5;
   for (int r = 0; r < size; r++) {
@@ -736,11 +758,7 @@ inline void take_all(World& world, int size) {
 // A sum in place of `count` times the rank's number, counted from one.
 inline void submit_sum(World& world, int rank, Call& call, std::vector<std::uint64_t>& buffer, std::size_t count) {
   buffer.assign(count, static_cast<std::uint64_t>(rank) + 1);
-  call.spec.collective = Collective::kAllreduce;
-  call.spec.type = DataType::kU64;
-  call.spec.op = ReduceOp::kSum;
-  call.spec.input = call.spec.output = buffer.data();
-  call.spec.count = count;
+  make_sum(call.spec, buffer.data(), count);
   const Status status = world.engine(rank).submit(kWorldGroup, call);
   ASSERT_TRUE(status.ok()) << status.describe();
 }

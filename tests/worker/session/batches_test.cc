@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/worker/sum_call.h"
+
 namespace warren::worker {
 namespace {
 
@@ -18,11 +20,7 @@ constexpr GroupId kOther{7};
 
 std::shared_ptr<Call> part_of(std::vector<float>& values) {
   auto call = std::make_shared<Call>();
-  call->spec.collective = Collective::kAllreduce;
-  call->spec.type = DataType::kF32;
-  call->spec.op = ReduceOp::kSum;
-  call->spec.input = call->spec.output = values.data();
-  call->spec.count = values.size();
+  make_sum(call->spec, values.data(), values.size());
   return call;
 }
 

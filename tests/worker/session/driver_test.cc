@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/worker/session/parts.h"
+#include "tests/worker/sum_call.h"
 
 namespace warren::worker {
 namespace {
@@ -99,11 +100,7 @@ TEST(Driver, TheEnginesThreadMovesWhatNoCallerWaitsFor) {
     std::promise<warren_code> done;
   } program{values, {}};
   const auto call = std::make_shared<Call>();
-  call->spec.collective = Collective::kAllreduce;
-  call->spec.type = DataType::kU64;
-  call->spec.op = ReduceOp::kSum;
-  call->spec.input = call->spec.output = values.data();
-  call->spec.count = values.size();
+  make_sum(call->spec, values.data(), values.size());
   // Without a thread that drives, this function is not called.
   call->spec.prepare = [](void* context) {
     static_cast<Program*>(context)->values.back() = 7;

@@ -1,6 +1,7 @@
 // Which calls are put together, what the round is that they make, and what comes back to each.
 #include "worker/session/fusion.h"
 #include "tests/worker/input_made_by.h"
+#include "tests/worker/sum_call.h"
 
 #include <gtest/gtest.h>
 
@@ -14,12 +15,7 @@ constexpr GroupShape kShape{0, 2};
 
 std::shared_ptr<Call> sum_of(std::vector<float>& in, std::vector<float>& out) {
   auto call = std::make_shared<Call>();
-  call->spec.collective = Collective::kAllreduce;
-  call->spec.type = DataType::kF32;
-  call->spec.op = ReduceOp::kSum;
-  call->spec.input = in.data();
-  call->spec.output = out.data();
-  call->spec.count = in.size();
+  make_sum(call->spec, in.data(), out.data(), in.size());
   return call;
 }
 

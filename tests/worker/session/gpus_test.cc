@@ -8,6 +8,7 @@
 
 #include "tests/worker/device/fake_gpu.h"
 #include "tests/worker/session/parts.h"
+#include "tests/worker/sum_call.h"
 
 namespace warren::worker {
 namespace {
@@ -21,13 +22,7 @@ constexpr GroupShape kTwoRanks{0, 2};
 
 // A sum in place.
 struct Sum : Call {
-  Sum(float* values, std::size_t count) {
-    spec.collective = Collective::kAllreduce;
-    spec.type = DataType::kF32;
-    spec.op = ReduceOp::kSum;
-    spec.input = spec.output = values;
-    spec.count = count;
-  }
+  Sum(float* values, std::size_t count) { make_sum(spec, values, count); }
 };
 
 class GpusTest : public ::testing::Test {

@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <zmq.h>
 
 #include <algorithm>
 #include <atomic>
@@ -30,50 +29,28 @@
 #include "recovery/wire/codec.h"
 #include "tests/sanitized.h"
 #include "tests/worker/no_threads.h"
+#include "tests/worker/played_tracker.h"
 #include "tests/worker/session/hanging_store.h"
+#include "tests/worker/sum_call.h"
 #include "worker/segments/keeper.h"
 #include "worker/settings/settings.h"
 
 namespace warren::worker {
 namespace {
 
-constexpr int kPatienceMs = 10'000;  // after this a test fails
-// So long that no time passes in which a rank may be silent.
-constexpr std::int64_t kRoundTimeoutMs = 60'000;
-constexpr std::uint64_t kTracker = 900;
-
-class PlayedTracker {
+class PlayedTracker : public PlayedTrackerSocket {
  public:
-  PlayedTracker() : context_(zmq_ctx_new()), socket_(zmq_socket(context_, ZMQ_ROUTER)) {
-    const int linger = 0;
-    zmq_setsockopt(socket_, ZMQ_LINGER, &linger, sizeof linger);
-    EXPECT_EQ(zmq_bind(socket_, "tcp://127.0.0.1:*"), 0) << zmq_strerror(zmq_errno());
-    char endpoint[64];
-    std::size_t size = sizeof endpoint;
-    EXPECT_EQ(zmq_getsockopt(socket_, ZMQ_LAST_ENDPOINT, endpoint, &size), 0);
-    address_ = std::string(endpoint).substr(std::string("tcp://").size());
-  }
-  ~PlayedTracker() {
-    zmq_close(socket_);
-    zmq_ctx_term(context_);
-  }
-  PlayedTracker(const PlayedTracker&) = delete;
-  PlayedTracker& operator=(const PlayedTracker&) = delete;
-
-  [[nodiscard]] const std::string& address() const { return address_; }
-
   // The next message of this kind; what comes before it is passed over. Nothing for long, or other things again and
   // again: a failure.
   wire::Envelope receive(wire::Envelope::BodyCase kind) {
     for (int i = 0; i < 30; i++) {
-      zmq_pollitem_t item{socket_, 0, ZMQ_POLLIN, 0};
-      if (zmq_poll(&item, 1, kPatienceMs) <= 0) {
+      const auto message = next_message();
+      if (!message) {
         ADD_FAILURE() << "the worker is silent";
         return {};
       }
-      from_ = part();
-      const std::string bytes = part();
-      auto decoded = decode_envelope(std::as_bytes(std::span(bytes)), Side::kWorker);
+      from_ = message->from;
+      auto decoded = decode_envelope(std::as_bytes(std::span(message->bytes)), Side::kWorker);
       EXPECT_TRUE(decoded.ok()) << decoded.status().describe();
       if (!decoded.ok()) return {};
       life_ = decoded.value().sender();
@@ -84,18 +61,10 @@ class PlayedTracker {
   }
   wire::Envelope envelope() const {
     wire::Envelope e;
-    e.set_protocol(kProtocolVersion);
-    e.set_job("j");
-    e.set_sender(kTracker);
-    e.set_term(1);
-    e.set_receiver(life_);
+    address_to(life_, e);
     return e;
   }
-  void send(const wire::Envelope& e) {
-    const std::string bytes = encode(e, Side::kTracker);
-    EXPECT_GE(zmq_send(socket_, from_.data(), from_.size(), ZMQ_SNDMORE), 0);
-    EXPECT_GE(zmq_send(socket_, bytes.data(), bytes.size(), 0), 0);
-  }
+  void send(const wire::Envelope& e) { send_to(from_, e); }
 
   // Takes the worker for the whole of its job.
   void plan(const wire::Join& join, std::uint64_t generation, const wire::Report* report = nullptr) {
@@ -129,18 +98,7 @@ class PlayedTracker {
   }
 
  private:
-  std::string part() {
-    zmq_msg_t message;
-    zmq_msg_init(&message);
-    EXPECT_GE(zmq_msg_recv(&message, socket_, 0), 0);
-    std::string bytes(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
-    zmq_msg_close(&message);
-    return bytes;
-  }
-
-  void* context_;
-  void* socket_;
-  std::string address_, from_;
+  std::string from_;
   std::uint64_t life_ = 0;
 };
 
@@ -213,11 +171,7 @@ class SessionTest : public ::testing::Test {
   static Status prepared_sum(Session& session, std::vector<std::uint64_t>& values, PrepareInput prepare,
                              void* context) {
     Call call;
-    call.spec.collective = Collective::kAllreduce;
-    call.spec.type = DataType::kU64;
-    call.spec.op = ReduceOp::kSum;
-    call.spec.input = call.spec.output = values.data();
-    call.spec.count = values.size();
+    make_sum(call.spec, values.data(), values.size());
     call.spec.prepare = prepare;
     call.spec.prepare_context = context;
     return session.calls().run(kWorldGroup, call);
@@ -225,11 +179,7 @@ class SessionTest : public ::testing::Test {
   // A sum in place.
   static std::shared_ptr<Call> sum_of(std::span<std::uint64_t> values) {
     auto call = std::make_shared<Call>();
-    call->spec.collective = Collective::kAllreduce;
-    call->spec.type = DataType::kU64;
-    call->spec.op = ReduceOp::kSum;
-    call->spec.input = call->spec.output = values.data();
-    call->spec.count = values.size();
+    make_sum(call->spec, values.data(), values.size());
     return call;
   }
   // Sums over one rank: what went in comes out.
@@ -237,12 +187,7 @@ class SessionTest : public ::testing::Test {
     std::vector<std::uint64_t> in(count), out(count);
     std::iota(in.begin(), in.end(), 5);
     Call call;
-    call.spec.collective = Collective::kAllreduce;
-    call.spec.type = DataType::kU64;
-    call.spec.op = ReduceOp::kSum;
-    call.spec.input = in.data();
-    call.spec.output = out.data();
-    call.spec.count = count;
+    make_sum(call.spec, in.data(), out.data(), count);
     const Status status = session.calls().run(kWorldGroup, call);
     EXPECT_TRUE(status.ok()) << status.describe();
     EXPECT_EQ(out, in);
@@ -474,11 +419,7 @@ TEST_F(SessionTest, WhoWaitsForACallIsWokenWhenItsPrepareFunctionHasReturned) {
   start("async", [&](Session& session) {
     std::vector<std::uint64_t> values(10);
     const auto call = std::make_shared<Call>();
-    call->spec.collective = Collective::kAllreduce;
-    call->spec.type = DataType::kU64;
-    call->spec.op = ReduceOp::kSum;
-    call->spec.input = call->spec.output = values.data();
-    call->spec.count = values.size();
+    make_sum(call->spec, values.data(), values.size());
     call->spec.prepare_context = &values;
     call->spec.prepare = &input_made_by<[](void* context) {
       runs.set_value();
@@ -510,11 +451,7 @@ TEST_F(SessionTest, AnAsynchronousCallNeedsNoThreadThatIsNotThere) {
   start("async", [&](Session& session) {
     std::vector<std::uint64_t> values(10);
     const auto call = std::make_shared<Call>();
-    call->spec.collective = Collective::kAllreduce;
-    call->spec.type = DataType::kU64;
-    call->spec.op = ReduceOp::kSum;
-    call->spec.input = call->spec.output = values.data();
-    call->spec.count = values.size();
+    make_sum(call->spec, values.data(), values.size());
     call->spec.prepare_context = &values;
     call->spec.prepare =
         &input_made_by<[](void* context) { static_cast<std::vector<std::uint64_t>*>(context)->assign(10, 7); }>;
@@ -569,11 +506,7 @@ TEST_F(SessionTest, OfTwoThreadsThatWaitOneWatchesTheLinks) {
     std::vector<std::shared_ptr<Call>> calls;
     for (std::uint64_t& value : values) {
       const auto& call = calls.emplace_back(std::make_shared<Call>());
-      call->spec.collective = Collective::kAllreduce;
-      call->spec.type = DataType::kU64;
-      call->spec.op = ReduceOp::kSum;
-      call->spec.input = call->spec.output = &value;
-      call->spec.count = 1;
+      make_sum(call->spec, &value, 1);
       EXPECT_TRUE(session.calls().submit(kWorldGroup, call).ok());
     }
     const auto wait = [&](Call& call) {

@@ -1,7 +1,6 @@
 // Workers of one job, each on a host of its own, before a tracker that the test plays: the link between two of them
 // goes by way of the third, and results are what they are without.
 #include <gtest/gtest.h>
-#include <zmq.h>
 
 #include <array>
 #include <cstring>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "recovery/wire/codec.h"
+#include "tests/worker/played_tracker.h"
 #include "worker/session/session.h"
 #include "worker/settings/settings.h"
 
@@ -21,42 +21,20 @@ namespace warren::worker {
 namespace {
 
 constexpr int kRanks = 3;
-constexpr int kPatienceMs = 10'000;  // after this a test fails
-constexpr std::int64_t kRoundTimeoutMs = 60'000;
-constexpr std::uint64_t kTracker = 900;
 
-class PlayedTracker {
+class PlayedTracker : public PlayedTrackerSocket {
  public:
-  PlayedTracker() : context_(zmq_ctx_new()), socket_(zmq_socket(context_, ZMQ_ROUTER)) {
-    const int linger = 0;
-    zmq_setsockopt(socket_, ZMQ_LINGER, &linger, sizeof linger);
-    EXPECT_EQ(zmq_bind(socket_, "tcp://127.0.0.1:*"), 0) << zmq_strerror(zmq_errno());
-    char endpoint[64];
-    std::size_t size = sizeof endpoint;
-    EXPECT_EQ(zmq_getsockopt(socket_, ZMQ_LAST_ENDPOINT, endpoint, &size), 0);
-    address_ = std::string(endpoint).substr(std::string("tcp://").size());
-  }
-  ~PlayedTracker() {
-    zmq_close(socket_);
-    zmq_ctx_term(context_);
-  }
-  PlayedTracker(const PlayedTracker&) = delete;
-  PlayedTracker& operator=(const PlayedTracker&) = delete;
-
-  [[nodiscard]] const std::string& address() const { return address_; }
-
   // The first message of this kind of each worker, by life; other messages are passed over.
   std::map<std::uint64_t, wire::Envelope> hear_all(wire::Envelope::BodyCase kind) {
     std::map<std::uint64_t, wire::Envelope> heard;
     for (int i = 0; i < 200 && heard.size() < kRanks; i++) {
-      zmq_pollitem_t item{socket_, 0, ZMQ_POLLIN, 0};
-      if (zmq_poll(&item, 1, kPatienceMs) <= 0) break;
-      const std::string from = part(), bytes = part();
-      auto decoded = decode_envelope(std::as_bytes(std::span(bytes)), Side::kWorker);
+      const auto message = next_message();
+      if (!message) break;
+      auto decoded = decode_envelope(std::as_bytes(std::span(message->bytes)), Side::kWorker);
       EXPECT_TRUE(decoded.ok()) << decoded.status().describe();
       if (!decoded.ok()) continue;
       const std::uint64_t life = decoded.value().sender();
-      from_[life] = from;
+      from_[life] = message->from;
       if (decoded.value().body_case() == kind) heard.try_emplace(life, std::move(decoded).value());
     }
     EXPECT_EQ(heard.size(), static_cast<std::size_t>(kRanks)) << "not all have sent message " << kind;
@@ -64,31 +42,13 @@ class PlayedTracker {
   }
   // To each of them.
   void say(wire::Envelope e) {
-    e.set_protocol(kProtocolVersion);
-    e.set_job("j");
-    e.set_sender(kTracker);
-    e.set_term(1);
     for (const auto& [life, from] : from_) {
-      e.set_receiver(life);
-      const std::string bytes = encode(e, Side::kTracker);
-      EXPECT_GE(zmq_send(socket_, from.data(), from.size(), ZMQ_SNDMORE), 0);
-      EXPECT_GE(zmq_send(socket_, bytes.data(), bytes.size(), 0), 0);
+      address_to(life, e);
+      send_to(from, e);
     }
   }
 
  private:
-  std::string part() {
-    zmq_msg_t message;
-    zmq_msg_init(&message);
-    EXPECT_GE(zmq_msg_recv(&message, socket_, 0), 0);
-    std::string bytes(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
-    zmq_msg_close(&message);
-    return bytes;
-  }
-
-  void* context_;
-  void* socket_;
-  std::string address_;
   std::map<std::uint64_t, std::string> from_;  // by life
 };
 
