@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::works_in_place, "works_in_place", 1000, "I", 600},
                       Expectation{Mutant::server_is_a_copy, "server_is_a_copy", 1000, "I"},
                       Expectation{Mutant::server_not_heard, "server_not_heard", 1000, "I"},
-                      Expectation{Mutant::serves_what_was_begun, "serves_what_was_begun", 5000, "I"},
+                      Expectation{Mutant::serves_what_was_begun, "serves_what_was_begun", 6000, "I", 5301},
                       Expectation{Mutant::order_at_once, "order_at_once", 100, "I2"}),
     [](const auto& test) { return std::string(test.param.name); });
 

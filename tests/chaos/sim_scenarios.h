@@ -173,6 +173,7 @@ inline SimOptions noticed_as_another_dies(std::uint64_t seed) {
 inline SimOptions noticed_in_a_round(std::uint64_t seed) {
   SimOptions options = noticed(seed);
   options.collective = Collective::kBroadcast;
+  options.algorithm = "tree";  // somebody passes it on
   SimOptions::Notice& notice = options.notices.front();
   notice.at = seed % 2 == 0 ? KillPoint::kSend : KillPoint::kCompletion;
   notice.passage = seed / 2 % 60;
