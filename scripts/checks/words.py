@@ -20,7 +20,7 @@ PAGES = (".md",)
 # Lower a number when the check says that its count has fallen. Never raise one.
 BUDGET = {
     "comments": {"vague openings": 1061, "long sentences": 917},
-    "pages": {"vague openings": 141, "long sentences": 837},
+    "pages": {"vague openings": 141, "long sentences": 835},
 }
 
 # The text of a C or C++ source: strings and characters, which are skipped, and comments.
