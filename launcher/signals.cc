@@ -32,7 +32,7 @@ LauncherSignals::LauncherSignals() {
 
 LauncherSignals::~LauncherSignals() {
   if (fd_ >= 0) close(fd_);
-  // What has come since the launch ended would kill the process now, and take the place of its exit code.
+  // Signals that have come since the launch ended would kill the process now, and take the place of its exit code.
   const timespec now{};
   while (sigtimedwait(&blocked_, nullptr, &now) > 0) {
   }

@@ -33,7 +33,7 @@ class JudgeThread {
   }
   // After finish().
   [[nodiscard]] const Judge& judge() const { return judge_; }
-  // What all records together show, of a job that has finished. After finish().
+  // The verdict on all records together, of a job that has finished. After finish().
   void conclude() {
     if (const auto wrong = judge_.conclude()) say(*wrong);
   }

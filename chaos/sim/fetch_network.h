@@ -32,7 +32,7 @@ class FetchNetwork {
  private:
   // Each of 300 ranks, each on a host of its own, asks all hosts what they hold, which may arrive twice.
   static constexpr std::size_t kMostInFlight = std::size_t{1} << 18;
-  // What arrives damaged each time counts as not held: so often a life asks again for bytes of a round (kAsks).
+  // Bytes that arrive damaged each time count as not held: so often a life asks again for bytes of a round (kAsks).
   static constexpr int kMostDamaged = 3;
   void travel(const std::function<void()>& arrive);
   void arrive(std::size_t life, Rank to, const std::string& bytes, int tries);

@@ -216,7 +216,7 @@ void ProgramMaker::draw_setup(Version version) {
     step.counts.clear();
   }
   if (step.values == Values::kFresh) step.values = Values::kExact;
-  // Whoever has received it has done it. While all who have are on one machine, and others prepare, a loss of that
+  // A rank that has received it has done it. While all who have are on one machine, and others prepare, a loss of that
   // machine is a rollback (seed 97501679).
   if (step.collective == Collective::kBroadcast) step.prepares = false;
   step.version = version;
@@ -297,7 +297,7 @@ void ProgramMaker::draw_reduction(const Program::Shape& shape, std::uint64_t siz
   } else if (is_float(step.type) && size > 16) {
     step.type = DataType::kI64;  // so many would not add up exactly
   }
-  // What divides by any number of contributors is rounded.
+  // Averages over any number of contributors are rounded.
   if (shape.shrinks && step.op == ReduceOp::kAverage && is_float(step.type)) {
     step.type = random_.chance(0.5) ? DataType::kF32 : DataType::kF64;
     step.values = Values::kRough;
@@ -314,7 +314,7 @@ void ProgramMaker::draw_sizes(const Program::Shape& shape, std::uint64_t size, P
   const std::uint64_t most = shape.most_bytes / (width_of(step) * size);
   const std::uint64_t count = random_.pick(kCounts);
   const bool whole = shape.long_allreduces && step.collective == Collective::kAllreduce && count >= 100;
-  // What is large comes from GPUs, and goes there, piece by piece.
+  // Large buffers come from GPUs, and go there, piece by piece.
   const bool large = shape.on_gpus && count >= 100;
   step.count = whole ? shape.most_bytes / width_of(step) : large ? most : std::min(count, most);
   step.in_place = step.collective != Collective::kAllToAll && random_.chance(0.4);

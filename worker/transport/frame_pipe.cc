@@ -242,7 +242,7 @@ bool FramePipe::take_note(std::span<const std::byte> note, const FrameHeader& ex
 
 FramePipe::Now FramePipe::recv_now(const FrameHeader& expected, std::span<std::byte> payload) {
   if (const auto note = pipe_->note(); !note.empty()) {
-    // Whoever posts hears what else it is.
+    // The caller posts, and hears then what else it is.
     return take_note(note, expected, payload) ? Now::kDone : Now::kPost;
   }
   const auto come = pipe_->come();

@@ -16,7 +16,7 @@ struct MadeOnGpu {
   std::uint64_t number = 0;
 };
 
-// The same of a peer's, as far as this life can read it.
+// Such a final of a peer, as far as this life can read it.
 struct FinalOnGpu {
   const std::byte* at = nullptr;  // at addresses of the GPU
   std::uint64_t number = 0;
