@@ -30,7 +30,8 @@ std::optional<std::uint64_t> CompletedRounds::all_there(const wire::Plan& plan, 
   const auto log = HostLog::create(Incarnation(1), heap_segment(std::size_t{64} << 10)).value();
   for (const auto& [host, segments] : hosts_.all()) {
     if (!answer.contains(host)) continue;
-    // Lives that look later know the logs that a launcher holds: the join of a life that was over before may arrive late.
+    // Lives that look later know the logs that a launcher holds: the join of a life that was over before may arrive
+    // late.
     const auto last = std::ranges::find_if(segments.rbegin(), segments.rend(),
                                            [&](const Hosts::Segment& s) { return lives.contains(s.life); });
     const bool late = last != segments.rend() && !last->running;
