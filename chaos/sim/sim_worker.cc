@@ -403,19 +403,19 @@ void SimWorker::finalize() {
   program_done_ = true;
   life_.engine().end_rounds();
   if (!life_.failure().ok() || life_.engine().stopped()) return;
-  if (!world_.strikes(Fault::slow_finalize)) return leave(true, "");
+  if (!world_.strikes(Fault::slow_finalize)) return say_finalized();
   computing_ = true;
   later(world_.random.between(1000, world_.random.chance(0.4) ? 16'000'000 : 1'000'000), [this] {
     computing_ = false;
-    if (!exiting_) leave(true, "");
+    if (!exiting_) say_finalized();
   });
 }
 
-void SimWorker::leave(bool finalize, const std::string& reason) {
+void SimWorker::say_finalized() {
   leaving_ = true;
-  later(world_.random.between(0, 100), [this, finalize, reason] {
+  later(world_.random.between(0, 100), [this, last = life_.engine().version()] {
     std::vector<WorkerEffect> effects;
-    machine_.leave(finalize, reason, world_.now(), effects);
+    machine_.finalize(last, world_.now(), effects);
     run_effects(std::move(effects));
   });
 }
@@ -430,7 +430,7 @@ void SimWorker::program_fails(const Status& why) {
       life_.close();
       stopped_ = installed_;
       std::vector<WorkerEffect> effects;
-      machine_.leave(false, "its communicator was destroyed without finalize", world_.now(), effects);
+      machine_.leave("its communicator was destroyed without finalize", world_.now(), effects);
       run_effects(std::move(effects));
     }
     exit(End::kFailed, why);
@@ -472,7 +472,7 @@ void SimWorker::look_at_drain() {
     return later(kLookAtDrainUs, [this] { look_at_drain(); });
   }
   std::vector<WorkerEffect> effects;
-  machine_.leave(false, "the machine is needed elsewhere", world_.now(), effects);
+  machine_.leave("the machine is needed elsewhere", world_.now(), effects);
   if (state != WorkerMachine::State::kStopping && machine_.state() != WorkerMachine::State::kFailed) {
     run_effects(std::move(effects));
     // It serves, unless the interrupt that it answers meanwhile is one that ends its life.
@@ -489,7 +489,7 @@ void SimWorker::begin_again() {
   const char* const why = "it begins again, as a spare that has looked at nothing";
   std::vector<WorkerEffect> effects;
   begins_again_ = true;
-  machine_.leave(false, why, world_.now(), effects);
+  machine_.leave(why, world_.now(), effects);
   run_effects(std::move(effects));
   exit(End::kBeginsAgain, Status(Code::kClosed, why));
 }

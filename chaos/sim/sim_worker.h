@@ -261,7 +261,8 @@ class SimWorker final : private SimTransport::Owner {
   void begin_again();
   void leave_place();
   void finalize();
-  void leave(bool finalize, const std::string& reason);
+  void say_finalized();
+  [[nodiscard]] bool finalizes_early(const ProgramStep& checkpoint);
   void program_fails(const Status& why);
   void exit(End end, const Status& why);
   void check_memory();

@@ -437,7 +437,7 @@ void SimWorker::pump() {
   if (!ended_.ok()) {
     exiting_ = stopped_ = true;
     std::vector<WorkerEffect> effects;
-    machine_.leave(false, ended_.describe(), world_.now(), effects);
+    machine_.leave(ended_.describe(), world_.now(), effects);
     run_effects(std::move(effects));
     return exit(End::kFailed, ended_);
   }

@@ -50,6 +50,11 @@ bool Ballot::drop(std::size_t rank) {
   return true;
 }
 
+std::size_t Ballot::any_rank() const {
+  WARREN_CHECK(!empty(), "somebody has said something");
+  return votes_.empty() ? states_.begin()->first : votes_.begin()->first;
+}
+
 void Ballot::clear() {
   votes_.clear();
   states_.clear();

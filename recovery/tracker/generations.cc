@@ -274,6 +274,7 @@ void TrackerMachine::end_generation(Code code, const std::string& what, const st
   // A vote says that what one plan makes a rank's duty is durable: under the next one duties differ, and all vote
   // again.
   ballot_.clear();
+  last_versions_.clear();
   unannounced_ = members_.size();
   persist(effects);
   if (ending == Ending::kEndsJob) {
@@ -400,6 +401,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   evidence_.clear();
   leaves_.reset();
   ballot_.clear();
+  last_versions_.clear();
   plan_.Clear();
   told_ = told_changes_ = nullptr;
   setups_.Clear();

@@ -523,6 +523,8 @@ void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs n
     m.blocked.reset();
     log(Severity::kInfo, "finalizing", name(*rank) + " has called finalize", effects,
         {{"rank", std::to_string(*rank)}});
+    last_versions_.note(*rank, Version(l.version()));
+    if (checkpoints_differ(now, effects)) return;
   }
   if (std::all_of(members_.begin(), members_.end(), [](const Member& member) {
         return member.state == MemberState::kFinalizing || member.state == MemberState::kGone;

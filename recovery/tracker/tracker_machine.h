@@ -86,6 +86,7 @@
 #include "recovery/tracker/ballot.h"
 #include "recovery/tracker/futile_links.h"
 #include "recovery/tracker/job_view.h"
+#include "recovery/tracker/last_versions.h"
 #include "recovery/tracker/leavers.h"
 #include "recovery/tracker/lost_job.h"
 #include "recovery/tracker/plan_maker.h"
@@ -580,6 +581,7 @@ class TrackerMachine {
   void excuse_own_sleep(TimeMs now, Effects& effects);
   bool find_silent(TimeMs now, Effects& effects);  // whether it interrupted
   bool find_desync(TimeMs now, Effects& effects);  // likewise
+  bool checkpoints_differ(TimeMs now, Effects& effects);  // likewise
   [[nodiscard]] bool doubt(const Wait& wait);
   [[nodiscard]] std::vector<Testimony> testimonies(TimeMs now) const;
   void look_for_stragglers(TimeMs now, Effects& effects);
@@ -662,6 +664,7 @@ class TrackerMachine {
   std::set<std::pair<std::uint64_t, std::uint64_t>> survivors_setups_, setups_since_commit_;
   bool commit_learned_ = false;  // committed_, from a member
   Ballot ballot_;                // on next_version(), in timeline_
+  LastVersions last_versions_;   // of this generation
   // The plan's frontier calls rounds completed of which no survivor knows, but an earlier plan; and, from a gap in the
   // log until the next plan: it proved wrong, survivors alone count.
   bool frontier_inherited_ = false, distrust_inherited_ = false;

@@ -50,6 +50,7 @@ namespace warren {
   X(round_failed)                     \
   X(desync)                           \
   X(deadlock)                         \
+  X(finalized_early)                  \
   X(bytes_missing)                    \
   X(interrupted)                      \
   X(interrupt_repeated)               \

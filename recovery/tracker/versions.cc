@@ -245,10 +245,30 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
   }
   const bool first_word = ballot_.take(*rank, v, now);
   count(v.lacks() ? Transition::state_told : Transition::vote_taken);
+  if (checkpoints_differ(now, effects)) return;
   // A rank that lacks something may wait for what a rank with another state never has. So states are compared before
   // all votes are there, and not again with each vote that follows.
   if (first_word && ballot_.states() == present() && states_differ(now, effects)) return;
   if (ballot_.votes() == present()) commit(now, effects);
+}
+
+// A rank in finalize takes no more checkpoints. So a version after its last one, which another rank has begun, is
+// committed never: those who wait for that would wait for ever. That is a matter of numbers alone, and not of time: a
+// vote that still waits for a disk is for the rank's last version, or an older one.
+bool TrackerMachine::checkpoints_differ(TimeMs now, Effects& effects) {
+  const auto& first = last_versions_.oldest();
+  if (!first) return false;
+  const LastVersions::Last& last = *last_versions_.newest();
+  const bool voted = !ballot_.empty() && next_version() > first->version;
+  if (!voted && (last.version <= first->version || (committed_ && last.version <= *committed_))) return false;
+  count(Transition::finalized_early);
+  const std::string other = voted ? name(ballot_.any_rank()) + " has taken " + of_program(next_version())
+                                  : name(last.rank) + " has called finalize in " + of_program(last.version);
+  interrupt(Code::kDesync,
+            name(first->rank) + " has called finalize in " + of_program(first->version) + ", and " + other +
+                ", which can never be committed: all ranks have to take the same checkpoints",
+            {}, now, effects);
+  return true;
 }
 
 bool TrackerMachine::states_differ(TimeMs now, Effects& effects) {

@@ -146,6 +146,7 @@ Status validate(const wire::Leave& l) {
   // A worker that gives up before the first plan has no generation yet.
   if (Status s = in_range("generation", l.generation(), l.finalize() ? 1 : 0, kMaxGeneration); !s.ok()) return s;
   if (l.finalize() && l.preempted()) return bad("it finalizes, and is preempted");
+  if (Status s = in_range("version", l.version(), 0, l.finalize() ? kOfClaims.count : 0); !s.ok()) return s;
   if (Status s = in_range("time for which it serves", l.serves_ms(), 0, limits::kMaxDrainMs); !s.ok()) return s;
   if (l.serves_ms() != 0 && !l.preempted()) return bad("it serves, and is not preempted");
   if (l.serves_ms() == 0 && (l.has_logged() || l.setups_size() != 0)) {

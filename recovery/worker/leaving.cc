@@ -14,12 +14,19 @@ namespace warren {
 
 using worker_effect::Send;
 
-void WorkerMachine::send_leave(bool finalize, const std::string& reason, std::vector<WorkerEffect>& effects) {
+void WorkerMachine::send_finalize(std::vector<WorkerEffect>& effects) {
   wire::Envelope e = envelope();
   e.mutable_leave()->set_generation(plan_.generation());
-  e.mutable_leave()->set_finalize(finalize);
+  e.mutable_leave()->set_finalize(true);
+  e.mutable_leave()->set_version(last_version_->value);
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::send_leave(const std::string& reason, std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  e.mutable_leave()->set_generation(plan_.generation());
   e.mutable_leave()->set_reason(wire_text(reason));
-  e.mutable_leave()->set_preempted(!finalize && preempted_);
+  e.mutable_leave()->set_preempted(preempted_);
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -90,58 +97,68 @@ void WorkerMachine::on_finished(const wire::Finished& finished, std::vector<Work
   effects.emplace_back(worker_effect::Finished{});
 }
 
-void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
+void WorkerMachine::finalize(Version last, TimeMs now, std::vector<WorkerEffect>& effects) {
+  switch (state_) {
+    case State::kIdle:
+    case State::kJoining:
+    case State::kSpare: return leave({}, now, effects);
+    case State::kMember:
+      count(Transition::leaving);
+      last_version_ = last;
+      state_ = State::kLeaving;
+      since_ = heard_ = now;
+      next_send_ = now + interval_ms();
+      next_complaint_ = now + kWaitLogIntervalMs;
+      return send_finalize(effects);
+    case State::kStopping:
+    case State::kSuspended:
+      // Said with the next plan.
+      count(Transition::finalize_deferred);
+      last_version_ = last;
+      return;
+    case State::kLeaving:
+    case State::kBroken:
+    case State::kServing:
+    case State::kFinished:
+    case State::kFailed: return;
+  }
+}
+
+void WorkerMachine::leave(const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
   const Status gave_up(Code::kClosed, "this worker left job " + options_.job + (reason.empty() ? "" : ": " + reason));
   switch (state_) {
     case State::kIdle: return fail(State::kFailed, gave_up, effects);
     case State::kJoining:
       count(Transition::gave_up_joining);
-      send_leave(false, reason, effects);
+      send_leave(reason, effects);
       return fail(State::kFailed, gave_up, effects);
     case State::kSpare:
       count(Transition::gave_up_spare);
-      send_leave(false, reason, effects);
+      send_leave(reason, effects);
       return fail(State::kFailed, gave_up, effects);
     case State::kMember:
-      if (!finalize && may_serve(now)) {
+      if (may_serve(now)) {
         leaves_to_serve_ = true;
         return stop(Generation(plan_.generation()).next(), gave_up, true, effects);
       }
-      if (!finalize) {
-        count(Transition::gave_up_member);
-        send_leave(false, reason, effects);
-        return fail(State::kFailed, gave_up, effects);
-      }
-      count(Transition::leaving);
-      finalizing_ = true;
-      state_ = State::kLeaving;
-      since_ = heard_ = now;
-      next_send_ = now + interval_ms();
-      next_complaint_ = now + kWaitLogIntervalMs;
-      return send_leave(true, {}, effects);
+      count(Transition::gave_up_member);
+      send_leave(reason, effects);
+      return fail(State::kFailed, gave_up, effects);
     case State::kLeaving:
-      if (finalize) return;
       count(Transition::gave_up_leaving);
       // Where nothing is logged its word stands: its rounds are done, and the other ranks finish without it. Otherwise
       // it must be replaced, and the others hear at once why.
-      if (options_.join.settings().replicas() > 0) send_leave(false, reason, effects);
+      if (options_.join.settings().replicas() > 0) send_leave(reason, effects);
       return fail(State::kFailed, gave_up, effects);
-    case State::kStopping:
     case State::kSuspended:
-      if (finalize) {
-        // Said with the next plan.
-        count(Transition::finalize_deferred);
-        finalizing_ = true;
-        return;
-      }
-      if (state_ == State::kStopping) return;
       if (may_serve(now)) {
         count(Transition::serving_suspended);
         return begin_to_serve(now, effects);
       }
       count(Transition::gave_up_suspended);
-      send_leave(false, reason, effects);
+      send_leave(reason, effects);
       return fail(State::kFailed, gave_up, effects);
+    case State::kStopping:
     case State::kBroken:
     case State::kServing:
     case State::kFinished:
@@ -152,7 +169,7 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
 // Where one copy is all there is, or is held by all hosts, who goes would be no help.
 bool WorkerMachine::may_serve(TimeMs now) const {
   const wire::JobSettings& settings = options_.join.settings();
-  return serves_ && plan_.generation() != 0 && !finalizing_ && settings.replicas() > 1 && settings.min_workers() == 0 &&
+  return serves_ && plan_.generation() != 0 && !last_version_ && settings.replicas() > 1 && settings.min_workers() == 0 &&
          drain_ && now < drain_->by;
 }
 

@@ -344,14 +344,14 @@ void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<Work
     // The answer to one of its joins has taken back what it said in them, and another one was believed.
     count(Transition::plan_for_spare);
     const std::string why = "it was told to wait on as a spare, and then planned for";
-    send_leave(false, why, effects);
+    send_leave(why, effects);
     return fail(State::kFailed, Status(Code::kClosed, "out of job " + options_.job + ": " + why), effects, true);
   }
   count(state_ == State::kJoining ? Transition::installed : Transition::reinstalled);
   const std::uint32_t rank = self->rank();
   plan_ = std::move(plan);
   needs_whole_plan_ = false;
-  state_ = finalizing_ ? State::kLeaving : State::kMember;
+  state_ = last_version_ ? State::kLeaving : State::kMember;
   since_ = now;
   next_send_ = now + interval_ms();
   next_complaint_ = now + static_cast<std::int64_t>(options_.join.settings().round_timeout_ms());
@@ -370,8 +370,8 @@ void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<Work
   awaited_ms_ = 0;
   effects.emplace_back(Install{plan_});
   if (plan_.committed()) committed(Version(plan_.committed_version()), Timeline(plan_.committed_timeline()), effects);
-  if (finalizing_) {
-    send_leave(true, {}, effects);
+  if (last_version_) {
+    send_finalize(effects);
   } else {
     send_heartbeat(now, effects);
   }
@@ -428,7 +428,7 @@ void WorkerMachine::set_progress(Progress progress) {
 
 void WorkerMachine::join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects) {
   // Not to be planned for after it has gone.
-  send_leave(false, "its join timeout has passed", effects);
+  send_leave("its join timeout has passed", effects);
   const std::string after = " after " + waited_text(now - since_);
   const std::string trouble = trouble_.empty() ? "" : " (the connection says: " + wire_text(trouble_) + ")";
   if (welcome_.world_size() == 0) {
@@ -591,7 +591,7 @@ void WorkerMachine::keep_alive(TimeMs now, std::vector<WorkerEffect>& effects) {
       break;
     case State::kLeaving:
       count(Transition::leave_repeated);
-      send_leave(true, {}, effects);
+      send_finalize(effects);
       repeat_reports(effects);
       break;
     case State::kSuspended:

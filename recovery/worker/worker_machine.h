@@ -205,8 +205,10 @@ class WorkerMachine {
     std::optional<worker_effect::Loaded> checkpoint = {};
   };
   void on_log_gap(Generation generation, const Gap& gap, TimeMs now, std::vector<WorkerEffect>& effects);
-  // The program called finalize (all its rounds are done), or gives up (destroy without finalize, with a reason).
-  void leave(bool finalize, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
+  // The program called finalize: all its rounds are done, and its newest checkpoint is the one that begins `last`.
+  void finalize(Version last, TimeMs now, std::vector<WorkerEffect>& effects);
+  // The program gives up: it destroys its communicator without finalize.
+  void leave(const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
   // The machine that this worker has is needed elsewhere: it will leave() before `by`. The tracker is told with each
   // heartbeat, and by the Leave that it is no failure. Again, or after the tracker's request: the earlier time counts.
   // `serves`: nobody would keep what it has logged, and it can stay until then: leave() may begin to serve that instead
@@ -260,7 +262,8 @@ class WorkerMachine {
   void log(Severity severity, std::string name, std::string text, std::vector<WorkerEffect>& effects) const;
   void send_join(std::vector<WorkerEffect>& effects);
   void send_heartbeat(TimeMs now, std::vector<WorkerEffect>& effects);
-  void send_leave(bool finalize, const std::string& reason, std::vector<WorkerEffect>& effects);
+  void send_finalize(std::vector<WorkerEffect>& effects);
+  void send_leave(const std::string& reason, std::vector<WorkerEffect>& effects);
   void send_link_broken(const BrokenLink& broken, std::vector<WorkerEffect>& effects);
   void report_broken(BrokenLink broken, TimeMs now, std::vector<WorkerEffect>& effects);
   void send_round_failed(std::vector<WorkerEffect>& effects);
@@ -347,7 +350,7 @@ class WorkerMachine {
   bool serves_ = false;              // it may serve until then
   bool leaves_to_serve_ = false;     // once its data path has stopped
   wire::Plan served_;                // the newest that names it as one that serves; generation 0: none
-  bool finalizing_ = false;          // the program has called finalize
+  std::optional<Version> last_version_;  // the program has called finalize in it
   bool loading_ = false;             // Load is not answered
   wire::Vote vote_;                  // not committed yet; version 0: none
   bool vote_again_ = false;          // for what is committed: another tracker is there, and may not know

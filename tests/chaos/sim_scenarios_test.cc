@@ -56,6 +56,27 @@ TEST(Scenario, CallsThatWaitForEachOtherEndInDesync) {
   EXPECT_GT(found, runs / 2) << "a short program does not come to the place";
 }
 
+// Rounds in which nobody needs rank 0, which is in finalize: the others would wait for its vote for ever.
+TEST(Scenario, ARankThatFinalizesWhileOthersTakeACheckpointEndsInDesync) {
+  std::uint64_t found = 0, runs = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
+    for (const std::uint32_t size : {2u, 3u, 5u}) {
+      SimOptions options = calm(size, seed);
+      options.replicas = 2;
+      if (seed % 2 == 0) {
+        options.collective = Collective::kScatter;
+        options.inferred = false;
+      }
+      options.deadlock = {Deadlock::What::kFinalizes, seed % 3};
+      const SimOutcome o = simulate(options);
+      ASSERT_EQ(o.verdict, "") << "K=" << size << " seed " << seed;
+      found += tracker(o, "finalized_early");
+      ++runs;
+    }
+  }
+  EXPECT_GT(found, runs / 2) << "a short program does not come to the place";
+}
+
 // Two ranks that never reach each other in the usual way: their bytes take another one, and the job is done.
 TEST(Scenario, ALinkThatNeverComesUpIsGoneAround) {
   for (std::uint64_t seed = 1; seed <= seeds(20); ++seed) {

@@ -460,7 +460,7 @@ class World {
   // One step of the program.
   void compute(Worker& w, std::vector<WorkerEffect>& effects) {
     if (replicas_ == 0) {
-      if (!faults_) w.machine->leave(true, {}, TimeMs{now_}, effects);
+      if (!faults_) w.machine->finalize(Version(w.version), TimeMs{now_}, effects);
       return;
     }
     if (!w.loading) {
@@ -474,7 +474,7 @@ class World {
         w.rounds = 0;
       } else if (!faults_ || (!spares_ && &w != workers_.data() && chance(10))) {
         // Under faults one stays behind: a job that is finished takes nobody back.
-        return w.machine->leave(true, {}, TimeMs{now_}, effects);
+        return w.machine->finalize(Version(w.version), TimeMs{now_}, effects);
       }
     }
     // Its duties become durable, in this generation anew.
@@ -507,7 +507,7 @@ class World {
     const Rank peer(static_cast<std::int32_t>(below(world_size_)));
     switch (random_() % (replicas_ == 0 ? 5 : 6)) {
       case 0: return end_life(w);  // killed
-      case 1: w.machine->leave(false, "tired", TimeMs{now_}, effects); break;
+      case 1: w.machine->leave("tired", TimeMs{now_}, effects); break;
       case 2: w.machine->on_link_broken(w.machine->generation(), peer, "reset", TimeMs{now_}, effects); break;
       case 3:
         w.machine->on_round_failed(w.machine->generation(), Status(Code::kCorrupt, "damaged"), TimeMs{now_}, effects);

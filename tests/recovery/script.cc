@@ -239,6 +239,7 @@ std::string render(const wire::Envelope& e) {
     case wire::Envelope::kLeave: {
       std::string text = "Leave generation " + n(e.leave().generation()) + (e.leave().finalize() ? " finalize" : "") +
                          (e.leave().preempted() ? " preempted" : "");
+      if (e.leave().version() != 0) text += " version " + n(e.leave().version());
       if (e.leave().serves_ms() != 0) text += " serves " + n(e.leave().serves_ms());
       for (const wire::Position& p : e.leave().logged().positions()) text += " " + render(p);
       for (const wire::Setup& s : e.leave().setups()) text += " " + render(s);
@@ -516,10 +517,11 @@ std::string TrackerScript::stopped(std::uint64_t life, std::uint64_t generation)
   return send(std::move(e));
 }
 
-std::string TrackerScript::finalize(std::uint64_t life, std::uint64_t generation) {
+std::string TrackerScript::finalize(std::uint64_t life, std::uint64_t generation, std::uint64_t version) {
   wire::Envelope e = from_worker(life);
   e.mutable_leave()->set_generation(generation);
   e.mutable_leave()->set_finalize(true);
+  e.mutable_leave()->set_version(version);
   return send(std::move(e));
 }
 

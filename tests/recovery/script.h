@@ -84,7 +84,7 @@ class TrackerScript {
   // The peer's process has.
   std::string gone(std::uint64_t life, std::uint64_t generation, std::uint32_t peer, std::uint64_t peer_life);
   std::string stopped(std::uint64_t life, std::uint64_t generation);
-  std::string finalize(std::uint64_t life, std::uint64_t generation);
+  std::string finalize(std::uint64_t life, std::uint64_t generation, std::uint64_t version = 0);
   std::string give_up(std::uint64_t life, std::uint64_t generation, const std::string& reason = {});
   // It is preempted and goes on serving for so long; it has done rounds and set-up rounds of `timeline`.
   std::string serves(std::uint64_t life, std::uint64_t generation, std::uint64_t serves_ms,

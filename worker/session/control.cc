@@ -293,14 +293,18 @@ void Control::want_link(GroupId group, Rank peer) {
   post([this, group, peer](auto&) { connector_->want(group, peer, now()); });
 }
 
-void Control::leave(bool finalize, const std::string& reason) {
-  post([this, finalize, reason](auto& effects) { machine_->leave(finalize, readable(reason), now(), effects); });
+void Control::finalize(Version last) {
+  post([this, last](auto& effects) { machine_->finalize(last, now(), effects); });
+}
+
+void Control::leave(const std::string& reason) {
+  post([this, reason](auto& effects) { machine_->leave(readable(reason), now(), effects); });
 }
 
 void Control::end_life(const Status& why) {
   post([this, why](auto& effects) {
     life_sign_.ended(readable(why), logs_);
-    machine_->leave(false, readable(why.describe()), now(), effects);
+    machine_->leave(readable(why.describe()), now(), effects);
   });
 }
 
@@ -550,7 +554,7 @@ void Control::look_at_drain() {
   // A round that was interrupted waits for a plan, and goes on without this life.
   const bool at_once = over || state != WorkerMachine::State::kMember;
   std::vector<WorkerEffect> effects;
-  const auto leave = [&] { machine_->leave(false, leave_why_, now(), effects); };
+  const auto leave = [&] { machine_->leave(leave_why_, now(), effects); };
   if (machine_->may_serve(now())) {
     if (!data_path_.may_leave(at_once)) return;
     leave();

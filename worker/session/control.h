@@ -106,7 +106,8 @@ class Control {
   // Something that the worker's machine is to hear.
   void tell(Machine what);
   void want_link(GroupId group, Rank peer);
-  void leave(bool finalize, const std::string& reason);
+  void finalize(Version last);
+  void leave(const std::string& reason);
   // Likewise without finalize, where this life cannot go on, for no fault of its program's: its next one does.
   void end_life(const Status& why);
   // The program gives this life up: DataPath::aborted() comes from the control thread, so also from a callback's

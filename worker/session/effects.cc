@@ -50,7 +50,7 @@ void Session::life_has_ended(const life_effect::End& what) {
   log_(WARREN_LOG_ERROR, life_.failure().describe());
   join_.unmark();
   if (what.blame == Blame::kProgram) {
-    control_->leave(false, what.why.describe());
+    control_->leave(what.why.describe());
   } else {
     control_->end_life(what.why);
   }

@@ -62,7 +62,7 @@ Status Join::await_plan(Control& control) {
     driver_.await(lock, [&] { return life_.opened() || !life_.failure().ok() || begins_next_ || called_; });
     // Not where the program has given up meanwhile.
     if (begins_next_ && life_.failure().ok()) {
-      if (over_.ok()) control.leave(false, "it begins again, as a spare that has looked at nothing");
+      if (over_.ok()) control.leave("it begins again, as a spare that has looked at nothing");
       return {};
     }
     if (life_.opened() || !life_.failure().ok()) break;
@@ -104,7 +104,7 @@ void Join::look(std::unique_lock<std::mutex>& lock, const worker_effect::Called&
   }
   if (!held.ok()) {
     life_.failed(held.status());
-    return control.leave(false, held.status().describe());
+    return control.leave(held.status().describe());
   }
   control.tell(
       [generation = call.generation, held = std::move(held).value(), logged = std::move(logged)](

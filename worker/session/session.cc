@@ -93,7 +93,7 @@ Status Session::finalize() {
   if (const Status given = checkpoints_.give_all(lock); !given.ok()) return given;
   const Driver::AwaitsJob waits(driver_, lock, nullptr);
   engine().end_rounds();
-  control_->leave(true, "");
+  control_->finalize(engine().version());
   // A rank that was lost before it received them is sent this one's messages again.
   driver_.drive(lock, [&] { return life_.is_finished() || !life_.failure().ok(); });
   if (!life_.is_finished()) return life_.failure();
@@ -116,7 +116,7 @@ void Session::close() {
   for (const auto& part : batches_.take()) engine().end_unsent(part, life_.gone());
   driver_.run_callbacks(lock);
   if (control_ && !life_.is_finished() && life_.failure().ok()) {
-    control_->leave(false, std::string(kLeftWithoutFinalize));
+    control_->leave(std::string(kLeftWithoutFinalize));
   }
   driver_.wake_sleepers();
 }

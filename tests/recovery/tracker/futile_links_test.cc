@@ -10,7 +10,7 @@ const auto kAny = [](const RankPair&) { return true; };
 // The link between two ranks ends generations 1, 2 …, which begin at 10 ms, 20 ms …
 void end_generations(FutileLinks& links, std::uint32_t a, std::uint32_t b, int generations) {
   for (int g = 1; g <= generations; ++g) {
-    links.note(a, b, "no route", Generation(static_cast<std::uint64_t>(g)), TimeMs(10 * g));
+    links.note(a, b, "no route", Generation(static_cast<std::uint64_t>(g)), TimeMs{10 * g});
   }
 }
 
@@ -21,7 +21,7 @@ TEST(FutileLinks, ALinkIsUnusableOnceItHasEndedThreeGenerationsInARow) {
   end_generations(links, 2, 1, 3);
   EXPECT_TRUE(links.any_unusable());
   const FutileLinks::Link& link = links.all().at(RankPair{1, 2});
-  EXPECT_EQ(link.since, TimeMs(10));
+  EXPECT_EQ(link.since, TimeMs{10});
   EXPECT_EQ(link.why_b, "no route");
   EXPECT_EQ(link.why_a, "");
 }
@@ -29,8 +29,8 @@ TEST(FutileLinks, ALinkIsUnusableOnceItHasEndedThreeGenerationsInARow) {
 TEST(FutileLinks, BothEndsOfALinkEndAGenerationOnce) {
   FutileLinks links;
   for (int g = 1; g <= 2; ++g) {
-    links.note(1, 2, "refused", Generation(static_cast<std::uint64_t>(g)), TimeMs(g));
-    links.note(2, 1, "timed out", Generation(static_cast<std::uint64_t>(g)), TimeMs(g));
+    links.note(1, 2, "refused", Generation(static_cast<std::uint64_t>(g)), TimeMs{g});
+    links.note(2, 1, "timed out", Generation(static_cast<std::uint64_t>(g)), TimeMs{g});
   }
   EXPECT_FALSE(links.any_unusable());
   EXPECT_EQ(links.all().at(RankPair{1, 2}).generations, 2);
@@ -66,7 +66,7 @@ TEST(FutileLinks, TheRankWithTheMostUnusableLinksIsTheWorst) {
 
 TEST(FutileLinks, SoManyLinksAreNotedAndNoMore) {
   FutileLinks links;
-  for (std::uint32_t peer = 1; peer <= 1000; ++peer) links.note(0, peer, "", Generation(1), TimeMs(1));
+  for (std::uint32_t peer = 1; peer <= 1000; ++peer) links.note(0, peer, "", Generation(1), TimeMs{1});
   EXPECT_EQ(links.all().size(), 256u);
 }
 

@@ -766,6 +766,57 @@ TEST(TrackerRecovery, AWaitForVotesIsLogged) {
       "log commit_waits: 1 of 2 ranks of job j have stored version 1; it waits for rank 1 (worker w1 on host h)\n");
 }
 
+// The others would wait for its vote for ever.
+TEST(TrackerRecovery, ARankThatFinalizesBeforeACheckpointOfTheOthersIsADesync) {
+  const std::string reason =
+      "Interrupt generation 2 code 6: rank 1 (worker w1 on host h) has called finalize in version 1, and rank 0 (worker "
+      "w0 on host h) has taken version 2, which can never be committed: all ranks have to take the same checkpoints; "
+      "make all ranks call the same things in the same order, then start the job again: it goes on from version 1\n";
+  const auto committed_two = [](Logged& t) {
+    (void)t.vote(10, 2);
+    (void)t.vote(11, 2);
+  };
+  Logged before(2);
+  committed_two(before);
+  EXPECT_EQ(before.finalize(11, 1, 2), "11 <- HeartbeatReply 0\n");
+  EXPECT_NE(before.vote(10, 3).find(reason), std::string::npos);
+  Logged after(2);
+  committed_two(after);
+  (void)after.vote(10, 3);
+  EXPECT_NE(after.finalize(11, 1, 2).find(reason), std::string::npos);
+  Logged told(2);
+  committed_two(told);
+  (void)told.finalize(11, 1, 2);
+  EXPECT_NE(told.tell_state(10, 3, state(1, {7})).find(reason), std::string::npos)
+      << "it has taken a checkpoint, though it may not vote yet";
+}
+
+TEST(TrackerRecovery, RanksThatFinalizeInVersionsOfWhichOneIsNotCommittedAreADesync) {
+  Logged t(2);
+  EXPECT_EQ(t.finalize(11, 1, 2), "11 <- HeartbeatReply 0\n");
+  EXPECT_NE(t.finalize(10, 1, 1).find("Interrupt generation 2 code 6: rank 0 (worker w0 on host h) has called finalize "
+                                      "in version 0, and rank 1 (worker w1 on host h) has called finalize in version 1, "
+                                      "which can never be committed"),
+            std::string::npos);
+  // A worker that was started again, and sees by itself that its work is done.
+  Logged done(2);
+  (void)done.vote(10, 2);
+  (void)done.vote(11, 2);
+  (void)done.finalize(11, 1, 2);
+  EXPECT_NE(done.finalize(10, 1, 0).find("Finished"), std::string::npos);
+}
+
+TEST(TrackerRecovery, AVoteThatWaitsForADiskComesInFinalizeToo) {
+  Logged t(2);
+  (void)t.vote(10, 2);
+  EXPECT_EQ(t.finalize(10, 1, 2), "10 <- HeartbeatReply 0\n");
+  EXPECT_EQ(t.finalize(11, 1, 2).find("Interrupt"), std::string::npos);
+  Logged late(2);
+  (void)late.vote(10, 2);
+  EXPECT_EQ(late.finalize(11, 1, 2), "11 <- HeartbeatReply 0\n");
+  EXPECT_NE(late.vote(11, 2).find("committed 2"), std::string::npos);
+}
+
 TEST(TrackerRecovery, WhoWaitsInFinalizeIsReplacedLikeAnyOther) {
   Logged t(2);
   (void)t.finalize(11, 1);
@@ -795,9 +846,9 @@ TEST(TrackerRecovery, WhoWaitsInFinalizeIsReplacedLikeAnyOther) {
   (void)t.report(21, 5, 1);
   EXPECT_EQ(t.machine().state(), State::kRunning);
   (void)t.vote(30, 2);
-  (void)t.finalize(30, 5);
+  (void)t.finalize(30, 5, 2);
   EXPECT_NE(t.vote(21, 2).find("Committed 2"), std::string::npos) << "a checkpoint that was pending is committed";
-  EXPECT_NE(t.finalize(21, 5).find("persist generation 5 finished\n"), std::string::npos);
+  EXPECT_NE(t.finalize(21, 5, 2).find("persist generation 5 finished\n"), std::string::npos);
   // One has heard of the end and closes its links; the other hears of it too.
   EXPECT_EQ(t.link_broken(30, 5, 1, 21), "30 <- Finished generation 5\ndrop 30\n");
   EXPECT_EQ(t.vote(30, 2), "");

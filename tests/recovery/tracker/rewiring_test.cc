@@ -45,41 +45,41 @@ wire::Plan follow(Rewiring& rewiring, const wire::Plan& before, TimeMs now, cons
 // Looks at `now` at links that have been slow since 0.
 Rewiring::Look look(Rewiring& rewiring, const wire::Plan& p, const std::vector<Verdict>& found, TimeMs now) {
   std::vector<StragglerWatch::Standing> standing;
-  for (const Verdict& v : found) standing.push_back({v, TimeMs(0)});
+  for (const Verdict& v : found) standing.push_back({v, TimeMs{0}});
   return rewiring.look(p, standing, found, now, kAfterMs, kPauseMs);
 }
 // A plan in which the bytes between 1 and 2 go by way of others, as decided at 1 s.
 wire::Plan rewired(Rewiring& rewiring) {
   const wire::Plan first = plan();
-  EXPECT_EQ(look(rewiring, first, {slow(1, 2)}, TimeMs(1000)).changes.size(), 1u);
-  return follow(rewiring, first, TimeMs(1000));
+  EXPECT_EQ(look(rewiring, first, {slow(1, 2)}, TimeMs{1000}).changes.size(), 1u);
+  return follow(rewiring, first, TimeMs{1000});
 }
 
 TEST(Rewiring, ALinkThatStaysSlowGoesByWayOfOthers) {
   Rewiring rewiring;
   const wire::Plan first = plan();
-  EXPECT_TRUE(look(rewiring, first, {slow(1, 2)}, TimeMs(999)).changes.empty());
+  EXPECT_TRUE(look(rewiring, first, {slow(1, 2)}, TimeMs{999}).changes.empty());
   const wire::Plan next = rewired(rewiring);
   ASSERT_EQ(next.detours_size(), 1);
   EXPECT_TRUE(Rewiring::takes_detour(next, {1, 2}));
   EXPECT_GT(next.detours(0).relays_size(), 0);
-  EXPECT_EQ(rewiring.not_before(), TimeMs(1000 + kPauseMs));
+  EXPECT_EQ(rewiring.not_before(), TimeMs{1000 + kPauseMs});
 }
 
 TEST(Rewiring, AnotherLinkWaitsForThePause) {
   Rewiring rewiring;
   const wire::Plan next = rewired(rewiring);
-  EXPECT_TRUE(look(rewiring, next, {slow(0, 3)}, TimeMs(2000)).changes.empty());
-  EXPECT_EQ(look(rewiring, next, {slow(0, 3)}, TimeMs(1000 + kPauseMs)).changes.size(), 1u);
+  EXPECT_TRUE(look(rewiring, next, {slow(0, 3)}, TimeMs{2000}).changes.empty());
+  EXPECT_EQ(look(rewiring, next, {slow(0, 3)}, TimeMs{1000 + kPauseMs}).changes.size(), 1u);
 }
 
 TEST(Rewiring, WhatDidNotHelpIsUndoneAndNeverTriedAgainBetweenTheseLives) {
   Rewiring rewiring;
   const wire::Plan next = rewired(rewiring);
-  const Rewiring::Look second = look(rewiring, next, {slow(1, 2)}, TimeMs(2000));
+  const Rewiring::Look second = look(rewiring, next, {slow(1, 2)}, TimeMs{2000});
   ASSERT_EQ(second.changes.size(), 1u);
   EXPECT_TRUE(second.changes[0].undone);
-  const wire::Plan straight = follow(rewiring, next, TimeMs(2000));
+  const wire::Plan straight = follow(rewiring, next, TimeMs{2000});
   EXPECT_EQ(straight.detours_size(), 0);
   const TimeMs later(2000 + 2 * kPauseMs);
   EXPECT_TRUE(look(rewiring, straight, {slow(1, 2)}, later).changes.empty());
@@ -95,27 +95,27 @@ TEST(Rewiring, AnObstacleIsToldOnce) {
   const wire::Plan p = plan();
   // Rank 1 has two slow links: what they share is slow.
   const std::vector<Verdict> found = {slow(0, 1), slow(1, 2)};
-  const Rewiring::Look first = look(rewiring, p, found, TimeMs(1000));
+  const Rewiring::Look first = look(rewiring, p, found, TimeMs{1000});
   EXPECT_TRUE(first.changes.empty());
   ASSERT_EQ(first.obstructed.size(), 2u);
   EXPECT_NE(first.obstructed[0].why.find("rank 1 has 2 slow links"), std::string::npos);
-  EXPECT_TRUE(look(rewiring, p, found, TimeMs(2000)).obstructed.empty());
-  (void)look(rewiring, p, {}, TimeMs(3000));
-  EXPECT_EQ(look(rewiring, p, found, TimeMs(4000)).obstructed.size(), 2u);
+  EXPECT_TRUE(look(rewiring, p, found, TimeMs{2000}).obstructed.empty());
+  (void)look(rewiring, p, {}, TimeMs{3000});
+  EXPECT_EQ(look(rewiring, p, found, TimeMs{4000}).obstructed.size(), 2u);
 }
 
 TEST(Rewiring, ADetourWhoseConnectionsBreakIsTriedOnceMore) {
   Rewiring rewiring;
   wire::Plan p = rewired(rewiring);
   rewiring.note_broken({1, 2});
-  p = follow(rewiring, p, TimeMs(2000));
+  p = follow(rewiring, p, TimeMs{2000});
   EXPECT_EQ(p.detours_size(), 0);
   EXPECT_TRUE(rewiring.hopeless().empty());
-  EXPECT_EQ(look(rewiring, p, {slow(1, 2)}, TimeMs(2000 + kPauseMs)).changes.size(), 1u);
-  p = follow(rewiring, p, TimeMs(2000 + kPauseMs));
+  EXPECT_EQ(look(rewiring, p, {slow(1, 2)}, TimeMs{2000 + kPauseMs}).changes.size(), 1u);
+  p = follow(rewiring, p, TimeMs{2000 + kPauseMs});
   ASSERT_EQ(p.detours_size(), 1);
   rewiring.note_broken({1, 2});
-  p = follow(rewiring, p, TimeMs(3000 + kPauseMs));
+  p = follow(rewiring, p, TimeMs{3000 + kPauseMs});
   EXPECT_EQ(p.detours_size(), 0);
   EXPECT_TRUE(rewiring.hopeless().contains({1, 2}));
 }
@@ -125,14 +125,14 @@ TEST(Rewiring, ADetourBreaksWithItsRelayAndIsKept) {
   const wire::Plan p = rewired(rewiring);
   rewiring.note_broken({1, 2});
   const auto relay = static_cast<int>(p.detours(0).relays(0));
-  EXPECT_EQ(follow(rewiring, p, TimeMs(2000), {relay}).detours_size(), 1);
+  EXPECT_EQ(follow(rewiring, p, TimeMs{2000}, {relay}).detours_size(), 1);
 }
 
 TEST(Rewiring, AnUnusableLinkChangesItsWayWithTheNextPlan) {
   Rewiring rewiring;
   const wire::Plan first = plan();
   rewiring.change_with_next_plan({0, 2});
-  EXPECT_TRUE(Rewiring::takes_detour(follow(rewiring, first, TimeMs(5)), {0, 2}));
+  EXPECT_TRUE(Rewiring::takes_detour(follow(rewiring, first, TimeMs{5}), {0, 2}));
 }
 
 TEST(Rewiring, TextsNameEightRanks) {

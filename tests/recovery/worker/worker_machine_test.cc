@@ -238,8 +238,11 @@ class WorkerScript {
     e.mutable_tell()->set_generation(generation);
     return get(e);
   }
-  std::string leave(bool finalize, const std::string& reason = {}) {
-    return run([&](auto& effects) { machine_->leave(finalize, reason, now(), effects); });
+  std::string finalize(std::uint64_t version = 0) {
+    return run([&](auto& effects) { machine_->finalize(Version(version), now(), effects); });
+  }
+  std::string leave(const std::string& reason = {}) {
+    return run([&](auto& effects) { machine_->leave(reason, now(), effects); });
   }
   std::string drain(std::int64_t within_ms, bool serves = false) {
     return run([&](auto& effects) { machine_->drain(now() + within_ms, "SIGTERM", serves, now(), effects); });
@@ -311,14 +314,14 @@ TEST(Worker, ALifeFromJoinToFinished) {
   w.machine().set_progress(std::move(progress));
   EXPECT_EQ(w.pass(1000), "send Heartbeat 3 generation 1 rounds 0 lent 5 to 3\n");
   EXPECT_EQ(w.reply(), "");
-  EXPECT_EQ(w.leave(true), "send Leave generation 1 finalize\n");
-  EXPECT_EQ(w.leave(true), "");
+  EXPECT_EQ(w.finalize(), "send Leave generation 1 finalize\n");
+  EXPECT_EQ(w.finalize(), "");
   EXPECT_EQ(w.pass(1000), "send Leave generation 1 finalize\n");
   EXPECT_EQ(w.finished(1), "finished\n");
   EXPECT_EQ(w.machine().state(), State::kFinished);
   EXPECT_EQ(w.finished(1), "");
   EXPECT_EQ(w.interrupt(2), "");
-  EXPECT_EQ(w.leave(false), "");
+  EXPECT_EQ(w.leave(), "");
   EXPECT_FALSE(w.machine().next_deadline().has_value());
 }
 
@@ -364,7 +367,7 @@ TEST(Worker, WhoDrainsSaysSoWithEachHeartbeatAndWhenItLeaves) {
   EXPECT_EQ(w.drain(20'000), "") << "the earlier time counts";
   EXPECT_EQ(w.pass(1000), "send Heartbeat 3 generation 1 rounds 0 draining 8000 (SIGTERM)\n");
   EXPECT_NE(w.drain(0).find("draining 0 (SIGTERM)"), std::string::npos);
-  EXPECT_EQ(w.leave(false, "SIGTERM").substr(0, 43), "send Leave generation 1 preempted: SIGTERM\n");
+  EXPECT_EQ(w.leave("SIGTERM").substr(0, 43), "send Leave generation 1 preempted: SIGTERM\n");
   EXPECT_EQ(w.machine().state(), State::kFailed);
 }
 
@@ -390,15 +393,15 @@ TEST(Worker, WhoIsPreemptedServesUntilItIsTold) {
   WorkerScript w(false, 2);
   w.member();
   (void)w.drain(60'000, true);
-  EXPECT_EQ(w.leave(false, "SIGTERM"), "pause before generation 2: this worker left job j: SIGTERM\n");
+  EXPECT_EQ(w.leave("SIGTERM"), "pause before generation 2: this worker left job j: SIGTERM\n");
   EXPECT_EQ(w.machine().state(), State::kStopping);
-  EXPECT_EQ(w.leave(false, "SIGTERM"), "");
+  EXPECT_EQ(w.leave("SIGTERM"), "");
   EXPECT_EQ(w.interrupt(2, true), "") << "that is what it does";
   EXPECT_EQ(w.on_stopped(2, standing()), kServes + "60000" + kDone);
   EXPECT_EQ(w.machine().state(), State::kServing);
   EXPECT_EQ(w.pass(1000), kServes + "59000" + kDone);
   EXPECT_EQ(w.interrupt(2, true), "");
-  EXPECT_EQ(w.leave(false, "SIGTERM"), "");
+  EXPECT_EQ(w.leave("SIGTERM"), "");
   EXPECT_EQ(w.plan(2), "") << "it is no member any more";
   EXPECT_EQ(w.served_plan(2, 2, 9), "");
   EXPECT_EQ(w.served_plan(3, 2), "") << "what was done when it was named it does not know";
@@ -421,7 +424,7 @@ TEST(Worker, WhoServesGoesWhenItsTimeIsOver) {
   EXPECT_EQ(w.interrupt(2, true).substr(0, 25), "pause before generation 2");
   (void)w.on_stopped(2, standing());
   (void)w.drain(2500, true);
-  EXPECT_EQ(w.leave(false, "SIGTERM"), kServes + "2500" + kDone) << "its data path has stopped already";
+  EXPECT_EQ(w.leave("SIGTERM"), kServes + "2500" + kDone) << "its data path has stopped already";
   EXPECT_EQ(w.pass(3000),
             kServes + "1500" + kDone + kServes + "500" + kDone + "send Leave generation 1 preempted: SIGTERM\nleft\n");
   EXPECT_EQ(w.machine().state(), State::kFailed);
@@ -430,7 +433,7 @@ TEST(Worker, WhoServesGoesWhenItsTimeIsOver) {
   WorkerScript again(false, 2);
   again.member();
   (void)again.drain(60'000, true);
-  (void)again.leave(false, "SIGTERM");
+  (void)again.leave("SIGTERM");
   (void)again.on_stopped(2, standing());
   EXPECT_EQ(again.drain(0), "");
   EXPECT_EQ(again.pass(0), "send Leave generation 1 preempted: SIGTERM\nleft\n");
@@ -441,7 +444,7 @@ TEST(Worker, WhoWouldBeNoHelpLeavesAtOnce) {
     WorkerScript w(false, replicas);
     w.member();
     (void)w.drain(within_ms, serves);
-    return w.leave(false, "SIGTERM").substr(0, 43) == "send Leave generation 1 preempted: SIGTERM\n" &&
+    return w.leave("SIGTERM").substr(0, 43) == "send Leave generation 1 preempted: SIGTERM\n" &&
            w.machine().state() == State::kFailed;
   };
   EXPECT_FALSE(leaves(2, true, 1000));
@@ -454,14 +457,14 @@ TEST(Worker, WhoWouldBeNoHelpLeavesAtOnce) {
   late.member();
   (void)late.drain(2000, false);
   (void)late.drain(60'000, true);
-  EXPECT_EQ(late.leave(false, "SIGTERM").substr(0, 25), "pause before generation 2");
+  EXPECT_EQ(late.leave("SIGTERM").substr(0, 25), "pause before generation 2");
   EXPECT_EQ(late.on_stopped(2, standing()), kServes + "2000" + kDone);
 
   // An interrupt that ends all lives ends this one.
   WorkerScript w(false, 2);
   w.member();
   (void)w.drain(60'000, true);
-  (void)w.leave(false, "SIGTERM");
+  (void)w.leave("SIGTERM");
   (void)w.interrupt(2, false);
   EXPECT_EQ(w.on_stopped(2, standing()).substr(0, 26), "send Stopped generation 2\n");
   EXPECT_EQ(w.machine().state(), State::kBroken);
@@ -477,13 +480,13 @@ TEST(Worker, WhoIsAskedToLeaveDrainsOnceAndIsNotPreempted) {
   EXPECT_EQ(w.leave_request(1, 1000), "") << "it was not heard to drain yet";
   EXPECT_EQ(w.drain(20'000), "") << "the earlier time counts";
   EXPECT_EQ(w.pass(1000), "send Heartbeat 3 generation 1 rounds 0 draining 4000 (slow)\n");
-  EXPECT_EQ(w.leave(false, "slow").substr(0, 40), "send Leave generation 1 preempted: slow\n")
+  EXPECT_EQ(w.leave("slow").substr(0, 40), "send Leave generation 1 preempted: slow\n")
       << "its machine goes as well";
 
   WorkerScript replaced;
   replaced.member();
   (void)replaced.leave_request(1, 5000);
-  EXPECT_EQ(replaced.leave(false, "slow").substr(0, 30), "send Leave generation 1: slow\n");
+  EXPECT_EQ(replaced.leave("slow").substr(0, 30), "send Leave generation 1: slow\n");
 
   WorkerScript stops;
   stops.member();
@@ -556,7 +559,7 @@ TEST(Worker, WaitsAreLogged) {
   EXPECT_NE(w.pass(1000).find("log waiting: waiting since 20 s for the other workers of job j, which has 1 of its 2\n"),
             std::string::npos);
   (void)w.plan(1);
-  (void)w.leave(true);
+  (void)w.finalize();
   (void)w.pass(9000);
   (void)w.reply();
   EXPECT_NE(w.pass(1000).find(
@@ -569,7 +572,7 @@ TEST(Worker, AnInterruptIsAnsweredOnlyWhenTheDataPathHasStopped) {
   w.member();
   EXPECT_EQ(w.interrupt(2), "stop before generation 2: job j was interrupted: rank 1 is gone\n");
   EXPECT_EQ(w.interrupt(2), "");
-  EXPECT_EQ(w.leave(false), "");
+  EXPECT_EQ(w.leave(), "");
   EXPECT_EQ(w.pass(60'000), "");
   EXPECT_EQ(w.on_stopped(1), "");  // of something older
   EXPECT_EQ(w.on_stopped(2), "send Stopped generation 2\nfail peer lost: job j was interrupted: rank 1 is gone\n");
@@ -585,7 +588,7 @@ TEST(Worker, AnInterruptEndsAJoinAndAFinalizeToo) {
   EXPECT_EQ(joining.interrupt(2), "send Stopped generation 2\nfail peer lost: job j was interrupted: rank 1 is gone\n");
   WorkerScript leaving;
   leaving.member();
-  (void)leaving.leave(true);
+  (void)leaving.finalize();
   EXPECT_EQ(leaving.interrupt(2), "stop before generation 2: job j was interrupted: rank 1 is gone\n");
   EXPECT_EQ(leaving.finished(1), "");
   EXPECT_EQ(leaving.on_stopped(2),
@@ -690,7 +693,7 @@ TEST(Worker, WhoFinalizesReportsWhatBreaksOnlyWithALog) {
   for (const std::uint32_t replicas : {0u, 2u}) {
     WorkerScript w(false, replicas);
     w.member();
-    (void)w.leave(true);
+    (void)w.finalize();
     const bool logged = replicas != 0;
     EXPECT_EQ(w.link_broken(1), logged ? "send LinkBroken generation 1 peer 1 life 11: reset \n" : "");
     EXPECT_EQ(w.round_failed(1), logged ? "send RoundFailed generation 1 code 6: here a, there b\n" : "");
@@ -703,7 +706,7 @@ TEST(Worker, WhoFinalizesReportsWhatBreaksOnlyWithALog) {
 TEST(Worker, ALinkThatClosesInFinalizeIsNoLine) {
   WorkerScript w(true, 2);
   w.member();
-  (void)w.leave(true);
+  (void)w.finalize();
   EXPECT_EQ(w.link_broken(1), "send LinkBroken generation 1 peer 1 life 11: reset \n");
 }
 
@@ -717,7 +720,7 @@ TEST(Worker, ADisownedLifeStopsItsDataPathAndFails) {
   EXPECT_EQ(w.machine().state(), State::kFailed);
   WorkerScript leaving;
   leaving.member();
-  (void)leaving.leave(true);
+  (void)leaving.finalize();
   EXPECT_EQ(leaving.refused().substr(0, 24), "stop before generation 2");
 }
 
@@ -766,7 +769,7 @@ TEST(Worker, AFailureThatASilentTrackerDoesNotAnswerEndsInAnError) {
 TEST(Worker, AFinalizeThatNobodyAnswersEnds) {
   WorkerScript w;
   w.member();
-  (void)w.leave(true);
+  (void)w.finalize();
   (void)w.pass(29'000);
   const std::string why =
       "cannot finalize job j: the tracker at 10.0.0.9:9100 has not answered for 30 s; whether the other ranks have "
@@ -777,19 +780,19 @@ TEST(Worker, AFinalizeThatNobodyAnswersEnds) {
 
 TEST(Worker, GivingUpSaysSo) {
   WorkerScript idle, joining, member, leaving;
-  EXPECT_EQ(idle.leave(false, "no"), "fail closed: this worker left job j: no\n");
+  EXPECT_EQ(idle.leave("no"), "fail closed: this worker left job j: no\n");
   (void)joining.start();
-  EXPECT_EQ(joining.leave(false, "no"), "send Leave generation 0: no\nfail closed: this worker left job j: no\n");
+  EXPECT_EQ(joining.leave("no"), "send Leave generation 0: no\nfail closed: this worker left job j: no\n");
   member.member();
-  EXPECT_EQ(member.leave(false), "send Leave generation 1\nfail closed: this worker left job j\n");
+  EXPECT_EQ(member.leave(), "send Leave generation 1\nfail closed: this worker left job j\n");
   leaving.member();
-  (void)leaving.leave(true);
-  EXPECT_EQ(leaving.leave(false), "fail closed: this worker left job j\n");
+  (void)leaving.finalize();
+  EXPECT_EQ(leaving.leave(), "fail closed: this worker left job j\n");
   // Where it has to be replaced, the others hear at once why.
   WorkerScript logged(false, 2);
   logged.member();
-  (void)logged.leave(true);
-  EXPECT_EQ(logged.leave(false, "no"), "send Leave generation 1: no\nfail closed: this worker left job j: no\n");
+  (void)logged.finalize();
+  EXPECT_EQ(logged.leave("no"), "send Leave generation 1: no\nfail closed: this worker left job j: no\n");
 }
 
 TEST(Worker, AnInterruptThatResumesIsAnsweredByAReportAndEndsWithThePlan) {
@@ -899,7 +902,7 @@ TEST(Worker, ATrackerThatHasLostItsJournalIsToldWhatIsKnown) {
   (void)w.on_stopped(3);
   EXPECT_EQ(w.tell(1), "send Known generation 3 plan 1 committed 2 in 0\n");
   (void)w.plan(4);
-  (void)w.leave(true);
+  (void)w.finalize();
   EXPECT_EQ(w.tell(1), "send Known generation 4 plan 4 with it committed 2 in 0\n");
   (void)w.refused();
   EXPECT_EQ(w.tell(1), "") << "who is disowned knows nothing that counts";
@@ -942,7 +945,7 @@ TEST(Worker, ASuspendedLifeThatIsDisownedOrGivesUpOrHearsNothingEnds) {
             "fail closed: out of job j: the tracker at 10.0.0.9:9100 refused: a newer life has joined\n");
   WorkerScript gone(false, 2);
   suspended(gone);
-  EXPECT_EQ(gone.leave(false, "enough"),
+  EXPECT_EQ(gone.leave("enough"),
             "send Leave generation 1: enough\nfail closed: this worker left job j: enough\n");
   WorkerScript unheard(false, 2);
   suspended(unheard);
@@ -955,17 +958,17 @@ TEST(Worker, ASuspendedLifeThatIsDisownedOrGivesUpOrHearsNothingEnds) {
 TEST(Worker, FinalizeIsSaidAgainWithThePlanThatFollowsAnInterrupt) {
   WorkerScript w(false, 2);
   w.member();
-  EXPECT_EQ(w.leave(true), "send Leave generation 1 finalize\n");
+  EXPECT_EQ(w.finalize(3), "send Leave generation 1 finalize version 3\n");
   EXPECT_EQ(w.interrupt(2, true), "pause before generation 2: job j was interrupted: rank 1 is gone\n");
   (void)w.on_stopped(2);
-  EXPECT_EQ(w.plan(2), "install generation 2\nsend Leave generation 2 finalize\n");
+  EXPECT_EQ(w.plan(2), "install generation 2\nsend Leave generation 2 finalize version 3\n");
   EXPECT_EQ(w.finished(2), "finished\n");
   WorkerScript later(false, 2);
   later.member();
   (void)later.interrupt(2, true);
-  EXPECT_EQ(later.leave(true), "");
+  EXPECT_EQ(later.finalize(4), "");
   (void)later.on_stopped(2);
-  EXPECT_EQ(later.plan(2), "install generation 2\nsend Leave generation 2 finalize\n");
+  EXPECT_EQ(later.plan(2), "install generation 2\nsend Leave generation 2 finalize version 4\n");
 }
 
 TEST(Worker, LoadsAndVotesAreRepeatedUntilTheyAreAnswered) {
@@ -1288,7 +1291,7 @@ TEST(WorkerSpare, IsRefusedOrLeavesAsAWorkerThatJoins) {
   WorkerScript leaver(false, 2, WorkerScript::Waits::kFromTheBeginning);
   (void)leaver.start();
   (void)leaver.welcome_as_spare();
-  EXPECT_NE(leaver.leave(false, "SIGTERM").find("send Leave generation 0: SIGTERM\nfail closed"), std::string::npos);
+  EXPECT_NE(leaver.leave("SIGTERM").find("send Leave generation 0: SIGTERM\nfail closed"), std::string::npos);
 }
 
 TEST(WorkerFenced, WhomTheJobHasGivenUpIsToldApartFromWhomANewerLifeReplaces) {
@@ -1316,7 +1319,7 @@ TEST(Worker, AnotherLifeFollowsEachEndForWhichTheProgramIsNotToBlame) {
   const auto member = [](WorkerScript& w) { w.member(); };
   const auto leaving = [](WorkerScript& w) {
     w.member();
-    (void)w.leave(true);
+    (void)w.finalize();
   };
   const auto suspended = [](WorkerScript& w) {
     w.member();
