@@ -14,7 +14,7 @@ namespace {
 
 TEST(Sim, EveryInvariantHolds) {
   name_seed_on_abort();
-  const std::uint64_t many = kFewer > 1 ? 50 : 200;  // the stage `sim` runs thousands
+  const std::uint64_t many = kFewer > 1 ? 50 : 250;  // the stage `sim` runs thousands
   const SimReport report = run_seeds(1, many, Mutant::none, 2, nullptr);
   EXPECT_EQ(report.seeds, many);
   for (const SeedFailure& f : report.failed) {

@@ -165,7 +165,7 @@ void PreparedSchedule::find_sources() {
   combined_.assign(steps.size(), true);
   hands_on_.assign(steps.size(), false);
   std::vector<bool> made_by_one_step(steps.size(), false);  // publishing steps
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> published, combined;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> published, published_input, combined;
   std::vector<bool> forwarded(steps.size(), false);
   const auto source = [&](const Place& place) {
     if (place.space != Space::kScratch) return kNone;
@@ -176,6 +176,10 @@ void PreparedSchedule::find_sources() {
     const Step& step = steps[i];
     if (step.kind == StepKind::kSend) {
       if (const std::uint32_t from = source(step.a); from != kNone) forwarded[from] = true;
+      if (step.a.space == Space::kInput) {
+        const auto by = published_input.find({step.a.at, step.count});
+        if (by != published_input.end()) published_by_[i] = by->second;
+      }
       const auto by = published.find({step.a.at, step.count});
       if (step.a.space == Space::kOutput && by != published.end()) {
         published_by_[i] = by->second;
@@ -200,6 +204,7 @@ void PreparedSchedule::find_sources() {
     }
     const bool writes = step.kind != StepKind::kSend && step.kind != StepKind::kPublish && !step.is_word;
     if (writes && step.dst.space == Space::kScratch) writers[step.dst.at] = i;
+    if (step.kind == StepKind::kPublish && step.a.space == Space::kInput) published_input[{step.a.at, step.count}] = i;
     if (step.kind == StepKind::kPublish && step.a.space == Space::kOutput) {
       published[{step.a.at, step.count}] = i;
       const auto by = combined.find({step.a.at, step.count});

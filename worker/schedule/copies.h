@@ -47,10 +47,16 @@ class Copies {
 
   // Where results differ by rank. The ranks whose finals concern this rank, its own or those it keeps a copy of:
   [[nodiscard]] const std::vector<std::int32_t>& owners() const { return owners_; }
-  // This rank sends its input `a`, elements `result`, to their owner: it keeps a copy if it sits in another domain.
-  // Returns the step that the send has to wait for: the piece is then the owner's only word that the copy is there.
-  // kNoStep: the send need not wait.
+  // This rank sends its input `a`, elements `result`, to their owner. It publishes them if the owner sits on this host,
+  // which then reads them in the log, or in another domain. Returns the step that the send has to wait for: the piece
+  // is then the owner's only word that it is published. kNoStep: the send need not wait.
   StepId publish_sent(std::int32_t owner, const Operand& a, const Range& result);
+  // Elements `result` came unchanged from `source` to this rank, their owner. `made` wrote them at `a`. Publishes them,
+  // unless the source has on this host. Returns the step that whoever shows them to others waits for.
+  StepId publish_received(std::int32_t source, const Operand& a, const Range& result, StepId made);
+  // The root of a scatter publishes all pieces before it sends one. So each piece says that the whole result is
+  // published, and nothing closes the round.
+  [[nodiscard]] bool pieces_say_all() const;
   // Elements `result`, which stand at `output_at` in the owner's output once `published` has run, go to the ranks that
   // keep copies for the owner, which publish them. They came from `source`, which may have kept one. All ranks that are
   // concerned call it in the same order.
@@ -66,6 +72,8 @@ class Copies {
   void disseminate(const std::vector<StepId>& published);
   // Whether the rank that sends final values to their owner publishes them too.
   [[nodiscard]] bool source_keeps(std::int32_t owner, std::int32_t source) const;
+  // Whether it does so in the owner's place, in the log of the host that both share.
+  [[nodiscard]] bool source_publishes(std::int32_t owner, std::int32_t source) const;
 
   const Request& request_;
   Builder& builder_;

@@ -198,7 +198,7 @@ class DirectExchange {
         if (left_out(request_, result)) continue;
         const Operand received = slots_[index(from)].next().as(Form::kValue);
         builder_.recv(from, received, result.count);
-        finals[index(from)] = place(received, result);
+        finals[index(from)] = place(from, received, result);
       }
       for (const std::int32_t owner : copies_.owners()) {
         const std::vector<Range>& blocks = got_[owner];
@@ -232,11 +232,11 @@ class DirectExchange {
     const Range result{result_of(to).at + (chunk.at - block.at), chunk.count};
     if (left_out(request_, result)) return;
     if (to == rank_) {
-      finals[index(rank_)] = place(input(chunk.at), result);
+      finals[index(rank_)] = place(rank_, input(chunk.at), result);
       return;
     }
-    builder_.send(to, input(chunk.at), chunk.count);
-    copies_.publish_sent(to, input(chunk.at), result);
+    const StepId kept = copies_.publish_sent(to, input(chunk.at), result);
+    builder_.send(to, input(chunk.at), chunk.count, {kept});
   }
   [[nodiscard]] Range result_of(std::int32_t to) {
     if (results_.empty()) results_.resize(index(request_.size), kNoPiece);
@@ -245,11 +245,11 @@ class DirectExchange {
     return result;
   }
 
-  // Final values come to this rank's output.
-  StepId place(const Operand& from, const Range& result) {
+  // Final values come from `source` to this rank's output.
+  StepId place(std::int32_t source, const Operand& from, const Range& result) {
     const Operand to = output(result.at - output_at_);
     const StepId made = builder_.copy(to, from, result.count, false);
-    return copies_.keeps_own() ? copies_.publish(to, result, made) : made;
+    return copies_.publish_received(source, to, result, made);
   }
 
   const Request& request_;
