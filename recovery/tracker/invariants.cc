@@ -135,6 +135,8 @@ void TrackerInvariants::check_members(const TrackerMachine& m) {
 
 void TrackerInvariants::check_votes(const TrackerMachine& m) {
   WARREN_CHECK(m.committed_ == m.persisted_commit_, "no version is committed that the journal does not hold (I5)");
+  WARREN_CHECK(m.state_ == TrackerMachine::State::kRunning || !m.last_versions_.oldest(),
+               "who has called finalize has so in the generation that runs");
   WARREN_CHECK(m.ballot_.votes() == 0 || m.ballot_.votes() < m.present(), "who is voted for by all is committed (I5)");
   m.ballot_.check(m.next_version(), m.timeline_,
                   [&m](std::size_t rank) { return m.members_[rank].state != TrackerMachine::MemberState::kGone; });

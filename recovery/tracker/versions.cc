@@ -257,16 +257,17 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
 // vote that still waits for a disk is for the rank's last version, or an older one.
 bool TrackerMachine::checkpoints_differ(TimeMs now, Effects& effects) {
   const auto& first = last_versions_.oldest();
-  if (!first) return false;
+  if (!first || !logged() || first->version >= next_version()) return false;
   const LastVersions::Last& last = *last_versions_.newest();
-  const bool voted = !ballot_.empty() && next_version() > first->version;
-  if (!voted && (last.version <= first->version || (committed_ && last.version <= *committed_))) return false;
+  const bool voted = !ballot_.empty();
+  if (!voted && last.version < next_version()) return false;
   count(Transition::finalized_early);
   const std::string other = voted ? name(ballot_.any_rank()) + " has taken " + of_program(next_version())
                                   : name(last.rank) + " has called finalize in " + of_program(last.version);
   interrupt(Code::kDesync,
             name(first->rank) + " has called finalize in " + of_program(first->version) + ", and " + other +
-                ", which can never be committed: all ranks have to take the same checkpoints",
+                ", which can never be committed: all ranks have to take the same checkpoints, and the log of the first one "
+                "says it if one failed there",
             {}, now, effects);
   return true;
 }

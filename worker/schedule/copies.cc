@@ -180,10 +180,11 @@ bool Copies::source_keeps(std::int32_t owner, std::int32_t source) const {
 //
 // Not of a large scatter: the root's share of the log would hold all of it, where each owner's holds its piece. Nor of
 // a large gather: the root would be the first to touch all pages of the others' logs. 4 MiB from 4 ranks took 2.3 ms
-// so, and 1.0 as they do.
+// so, and 1.0 as they do. Nor of an all_to_allv, which may send all of its bytes from one rank.
 bool Copies::source_publishes(std::int32_t owner, std::int32_t source) const {
   if (!one_sided_ || owner == source || host_of(request_, owner) != host_of(request_, source)) return false;
   if (request_.collective == Collective::kScatter) return total_ <= kWholeBytes / request_.element_bytes;
+  if (request_.collective == Collective::kAllToAllv) return false;
   if (request_.collective == Collective::kGather) return total_ <= kMostReadByRoot / request_.element_bytes;
   return true;
 }

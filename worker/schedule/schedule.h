@@ -29,7 +29,8 @@
 // reduce_scatter, gather, scatter, all_to_all, equal or not) and the round is logged, the schedule also sees to copies
 // of each final in min(replicas, domains) − 1 other domains than the owner's (the rank that sends it to its owner
 // publishes it, or the owner sends it to ranks that do), and ends with an exchange after which every rank knows that
-// all finals are published: so for every collective, once one rank has finished, the host copies hold the whole result.
+// all finals are published, or with pieces that say so (Copies::pieces_say_all): so for every collective, once one rank
+// has finished, the host copies hold the whole result.
 //
 // Scratch is small (a few chunks a peer), whatever the size of the buffers; a slot is used again once the steps that
 // read it have finished, which the schedule states as dependencies. Partial results never stand in the user's buffers.

@@ -770,7 +770,8 @@ TEST(TrackerRecovery, AWaitForVotesIsLogged) {
 TEST(TrackerRecovery, ARankThatFinalizesBeforeACheckpointOfTheOthersIsADesync) {
   const std::string reason =
       "Interrupt generation 2 code 6: rank 1 (worker w1 on host h) has called finalize in version 1, and rank 0 (worker "
-      "w0 on host h) has taken version 2, which can never be committed: all ranks have to take the same checkpoints; "
+      "w0 on host h) has taken version 2, which can never be committed: all ranks have to take the same checkpoints, and the "
+      "log of the first one says it if one failed there; "
       "make all ranks call the same things in the same order, then start the job again: it goes on from version 1\n";
   const auto committed_two = [](Logged& t) {
     (void)t.vote(10, 2);
@@ -798,12 +799,19 @@ TEST(TrackerRecovery, RanksThatFinalizeInVersionsOfWhichOneIsNotCommittedAreADes
                                       "in version 0, and rank 1 (worker w1 on host h) has called finalize in version 1, "
                                       "which can never be committed"),
             std::string::npos);
-  // A worker that was started again, and sees by itself that its work is done.
+  // Nobody waits for what is committed: a worker that was started again may see by itself that its work is done.
   Logged done(2);
   (void)done.vote(10, 2);
   (void)done.vote(11, 2);
   (void)done.finalize(11, 1, 2);
   EXPECT_NE(done.finalize(10, 1, 0).find("Finished"), std::string::npos);
+}
+
+// The beginning needs no commit.
+TEST(TrackerRecovery, RanksOfWhichSomeHaveLoadedTheBeginningMayFinalize) {
+  Logged t(2);
+  (void)t.finalize(11, 1, 1);
+  EXPECT_NE(t.finalize(10, 1, 0).find("Finished"), std::string::npos);
 }
 
 TEST(TrackerRecovery, AVoteThatWaitsForADiskComesInFinalizeToo) {

@@ -81,7 +81,7 @@ TEST(Rewiring, WhatDidNotHelpIsUndoneAndNeverTriedAgainBetweenTheseLives) {
   EXPECT_TRUE(second.changes[0].undone);
   const wire::Plan straight = follow(rewiring, next, TimeMs{2000});
   EXPECT_EQ(straight.detours_size(), 0);
-  const TimeMs later(2000 + 2 * kPauseMs);
+  const TimeMs later{2000 + 2 * kPauseMs};
   EXPECT_TRUE(look(rewiring, straight, {slow(1, 2)}, later).changes.empty());
   EXPECT_EQ(rewiring.obstacle(straight, {1, 2}, {}), "by way of others they were as slow");
   // A new life at one end: nothing is known of its links.

@@ -64,6 +64,13 @@ TEST(Tracker, AJobFromFirstJoinToForgotten) {
   EXPECT_EQ(t.finalize(11, 1), "11 <- Finished generation 1\ndrop 11\n");
 }
 
+TEST(Tracker, WithoutALogRanksMayFinalizeAfterDifferentCheckpoints) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.finalize(10, 1, 3);
+  EXPECT_NE(t.finalize(11, 1, 2).find("Finished generation 1"), std::string::npos);
+}
+
 TEST(Tracker, ASingleWorkerIsAJob) {
   TrackerScript t;
   EXPECT_EQ(t.join("solo", 10, 1),

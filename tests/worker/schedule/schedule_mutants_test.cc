@@ -461,6 +461,33 @@ TEST(Mutant, ADroppedDependencyOfALoggedRoundIsSeen) {
   EXPECT_GT(unsafe, 200U);
 }
 
+// Nothing closes a little scatter within a host: its pieces leave after the whole result is published.
+TEST(Mutant, APieceThatLeavesBeforeAllArePublishedIsSeen) {
+  std::uint64_t early = 0;
+  for (const std::int32_t size : {2, 3, 4, 8}) {
+    World world = world_of(Collective::kScatter, Algorithm::kStar, size, {24, 32});
+    world.replicas = 2;
+    world.hosts.assign(static_cast<std::size_t>(size), 0);
+    std::vector<Schedule> schedules = make_all(world);
+    ASSERT_EQ(check_publication(world, schedules), "") << world.describe();
+    for (const Step& step : schedules[1].steps) EXPECT_NE(step.kind, StepKind::kSend) << "a piece is its only message";
+    Schedule& root = schedules[0];
+    const Schedule intact = root;
+    for (std::uint32_t from = 0; from < intact.steps.size(); ++from) {
+      for (std::uint32_t e = intact.first_successor[from]; e < intact.first_successor[from + 1]; ++e) {
+        if (intact.steps[from].kind == StepKind::kCopy && intact.steps[from].count > 0) continue;  // of data
+        drop_edge(root, e);
+        ++early;
+        EXPECT_THAT(check_publication(world, schedules),
+                    AnyOf(HasSubstr("before the copy that its host"), HasSubstr("is not stable")))
+            << world.describe() << ": step " << intact.successors[e] << " after " << from;
+        root = intact;
+      }
+    }
+  }
+  EXPECT_GT(early, 15U);
+}
+
 // The bracketing of a round belongs to its ranks, whatever became of them.
 TEST(Mutant, OwnersOfANewRingAreSeen) {
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect}) {
