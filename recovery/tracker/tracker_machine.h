@@ -113,8 +113,8 @@ struct Forget {};
 struct Send {
   Incarnation to;
   wire::Envelope envelope;
-  // A serialized wire::Plan, which is then the body that `envelope` lacks: a plan goes to every member, and is made
-  // into bytes once.
+  // A serialized wire::Plan, packed, which is then the body that `envelope` lacks: a plan goes to every member, and is
+  // made into bytes once.
   std::shared_ptr<const std::string> plan = nullptr;
 };
 // As it goes out: decode_envelope reads it.
@@ -579,8 +579,8 @@ class TrackerMachine {
   void tick_interrupted(TimeMs now, Effects& effects);
   void tick_gathering(TimeMs now, Effects& effects);
   void excuse_own_sleep(TimeMs now, Effects& effects);
-  bool find_silent(TimeMs now, Effects& effects);  // whether it interrupted
-  bool find_desync(TimeMs now, Effects& effects);  // likewise
+  bool find_silent(TimeMs now, Effects& effects);         // whether it interrupted
+  bool find_desync(TimeMs now, Effects& effects);         // likewise
   bool checkpoints_differ(TimeMs now, Effects& effects);  // likewise
   [[nodiscard]] bool doubt(const Wait& wait);
   [[nodiscard]] std::vector<Testimony> testimonies(TimeMs now) const;
