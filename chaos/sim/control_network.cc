@@ -106,7 +106,7 @@ void ControlNetwork::misdirect(std::size_t life, Incarnation its_incarnation) {
   if (!decision || world_.random.chance(0.3)) return ends_.to_worker(life, message.bytes);
   auto decoded = of_tracker(message.bytes);
   if (!decoded.ok()) return ends_.to_worker(life, message.bytes);
-  // Not even with its own name on it may a plan be taken by a life that is no member, or an old interrupt stop it.
+  // A life that is no member takes no plan, even with its own name on it. Nor does an old interrupt stop it.
   decoded.value().set_receiver(its_incarnation.value);
   ends_.to_worker(life, encode(decoded.value(), Side::kTracker));
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <unordered_map>
+#include <map>
 #include <utility>
 
 #include "recovery/base/check.h"
@@ -235,8 +235,8 @@ Result<std::vector<std::uint64_t>> numbers_of(const wire::NumberColumn& column, 
 
 wire::TextColumn column_of(std::span<const std::string_view> texts) {
   wire::TextColumn column;
-  std::unordered_map<std::string_view, std::uint64_t> known;
-  std::unordered_map<std::string, std::uint64_t> known_patterns;
+  std::map<std::string_view, std::uint64_t> known;
+  std::map<std::string, std::uint64_t> known_patterns;
   std::vector<std::uint64_t> rows, pattern_rows;
   std::array<std::vector<std::uint64_t>, kMaxNumbersPerText> numbers;
   rows.reserve(texts.size());

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -164,7 +164,7 @@ Status unpack_endpoints(const wire::PackedMembers& packed, Members& members) {
 }
 
 void pack_traits(const Members& members, wire::PackedMembers& packed) {
-  std::unordered_map<std::string, std::uint64_t> known;
+  std::map<std::string, std::uint64_t> known;
   Numbers rows;
   for (const wire::Member& m : members) {
     if (!m.has_traits()) {

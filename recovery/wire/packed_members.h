@@ -1,5 +1,5 @@
-// A plan on its way to a worker: its members as columns (wire::PackedMembers), which take a fifth of the bytes or less.
-// encode() and decode_envelope() convert; everything else has the list of members. Pure functions.
+// A plan on its way to a worker: its members as columns (wire::PackedMembers). Of large jobs these take a sixth of the
+// bytes or less. The codec converts, and everything else has the list of members. Pure functions.
 #pragma once
 
 #include <string>
@@ -17,9 +17,9 @@ namespace warren {
 // A valid plan, whole or told by its changes, as it travels.
 [[nodiscard]] wire::Plan packed(wire::Plan plan);
 
-// The plan that packed() has made this of. kCorrupt: it has a list of members, or its columns do not fit together or
-// lead over a limit of plans. Makes no more of any message than the largest plan takes. The members are not judged:
-// validate_told() does that.
+// The plan that packed() has made this of. Makes no more of any message than the largest plan takes. The members are
+// not judged: validate_told() does that.
+// kCorrupt: it has a list of members, or its columns do not fit together, or lead over a limit of plans.
 [[nodiscard]] Result<wire::Plan> unpack(wire::Plan plan);
 
 }  // namespace warren
