@@ -307,9 +307,8 @@ Status RocksResultStore::Impl::drop_own(const Horizon& horizon) {
   if (!lock) return {};  // there is no place yet
   Status opened = need_open();
   // Without an entry nobody knows yet what is here.
-  const bool all = !bytes_by_bin.empty() && std::ranges::all_of(bytes_by_bin, [&](const auto& entry) {
-    return obsolete(horizon, entry.first);
-  });
+  const bool all = !bytes_by_bin.empty() &&
+                   std::ranges::all_of(bytes_by_bin, [&](const auto& entry) { return obsolete(horizon, entry.first); });
   if (opened.code() == Code::kExhausted && all) {
     // A full disk, and nothing in the way that is needed: this place begins anew.
     own->set_bins({});

@@ -1,18 +1,24 @@
 #include "chaos/sim/control_network.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include "recovery/wire/codec.h"
 
 namespace warren::chaos {
 namespace {
+Result<wire::Envelope> of_tracker(const std::string& bytes) {
+  return decode_envelope(std::as_bytes(std::span(bytes)), Side::kTracker);
+}
+
 // Whether it is a plan in which its receiver's life is new, of a job that has had one before.
 bool is_first_plan(const std::string& bytes) {
-  wire::Envelope e;
-  if (!e.ParseFromString(bytes) || !e.has_plan() || e.plan().generation() < 2) return false;
-  return std::ranges::any_of(e.plan().members(), [&](const wire::Member& m) {
-    return m.incarnation() == e.receiver() && m.since() == e.plan().generation();
+  const auto e = of_tracker(bytes);
+  if (!e.ok() || !e.value().has_plan() || e.value().plan().generation() < 2) return false;
+  return std::ranges::any_of(e.value().plan().members(), [&](const wire::Member& m) {
+    return m.incarnation() == e.value().receiver() && m.since() == e.value().plan().generation();
   });
 }
 }  // namespace
@@ -97,12 +103,12 @@ void ControlNetwork::misdirect(std::size_t life, Incarnation its_incarnation) {
   }
   if (message.up || message.life == life) return;
   world_.count(Fault::message_misdirected);
-  if (!decision || world_.random.chance(0.3) || !envelope.ParseFromString(message.bytes)) {
-    return ends_.to_worker(life, message.bytes);
-  }
-  // Not even with its own name on it may a plan be taken by a life that is no member, or an old interrupt stop it.
-  envelope.set_receiver(its_incarnation.value);
-  ends_.to_worker(life, encode(envelope, Side::kTracker));
+  if (!decision || world_.random.chance(0.3)) return ends_.to_worker(life, message.bytes);
+  auto decoded = of_tracker(message.bytes);
+  if (!decoded.ok()) return ends_.to_worker(life, message.bytes);
+  // A life that is no member takes no plan, even with its own name on it. Nor does an old interrupt stop it.
+  decoded.value().set_receiver(its_incarnation.value);
+  ends_.to_worker(life, encode(decoded.value(), Side::kTracker));
 }
 
 void ControlNetwork::garbage(std::size_t life) {

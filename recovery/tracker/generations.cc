@@ -10,6 +10,7 @@
 #include "recovery/tracker/tracker_machine.h"
 #include "recovery/tracker/transitions.h"
 #include "recovery/wire/codec.h"
+#include "recovery/wire/packed_members.h"
 
 namespace warren {
 
@@ -111,7 +112,10 @@ std::string tracker_effect::encode(const Send& send) {
 
 wire::Envelope tracker_effect::envelope_of(const Send& send) {
   wire::Envelope e = send.envelope;
-  if (send.plan != nullptr) WARREN_CHECK(e.mutable_plan()->ParseFromString(*send.plan), "we have serialized it");
+  if (send.plan == nullptr) return e;
+  wire::Plan plan;
+  WARREN_CHECK(plan.ParseFromString(*send.plan), "we have serialized it");
+  *e.mutable_plan() = unpack(std::move(plan)).value();
   return e;
 }
 
@@ -145,7 +149,7 @@ bool TrackerMachine::send_plan(std::size_t rank, TimeMs now, Effects& effects) {
 }
 
 const std::shared_ptr<const std::string>& TrackerMachine::whole_plan() {
-  if (told_ == nullptr) told_ = std::make_shared<const std::string>(plan_.SerializeAsString());
+  if (told_ == nullptr) told_ = std::make_shared<const std::string>(packed(plan_).SerializeAsString());
   return told_;
 }
 

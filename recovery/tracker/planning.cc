@@ -13,6 +13,7 @@
 #include "recovery/tracker/tracker_machine.h"
 #include "recovery/tracker/transitions.h"
 #include "recovery/wire/codec.h"
+#include "recovery/wire/packed_members.h"
 #include "recovery/wire/plan_changes.h"
 
 namespace warren {
@@ -363,7 +364,7 @@ void TrackerMachine::prepare_telling(const wire::Plan& before, TimeMs now) {
   const wire::Plan changes = changes_between(before, plan_);
   told_base_ = Generation(changes.base_generation());
   if (changes.base_generation() != 0) {
-    told_changes_ = std::make_shared<const std::string>(changes.SerializeAsString());
+    told_changes_ = std::make_shared<const std::string>(packed(changes).SerializeAsString());
   }
 }
 

@@ -264,11 +264,12 @@ bool TrackerMachine::checkpoints_differ(TimeMs now, Effects& effects) {
   count(Transition::finalized_early);
   const std::string other = voted ? name(ballot_.any_rank()) + " has taken " + of_program(next_version())
                                   : name(last.rank) + " has called finalize in " + of_program(last.version);
-  interrupt(Code::kDesync,
-            name(first->rank) + " has called finalize in " + of_program(first->version) + ", and " + other +
-                ", which can never be committed: all ranks have to take the same checkpoints, and the log of the first one "
-                "says it if one failed there",
-            {}, now, effects);
+  interrupt(
+      Code::kDesync,
+      name(first->rank) + " has called finalize in " + of_program(first->version) + ", and " + other +
+          ", which can never be committed: all ranks have to take the same checkpoints, and the log of the first one "
+          "says it if one failed there",
+      {}, now, effects);
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include "recovery/base/limits.h"
 #include "recovery/wire/field_checks.h"
 #include "recovery/wire/job_settings.h"
+#include "recovery/wire/packed_members.h"
 
 namespace warren {
 
@@ -91,11 +92,14 @@ bool sent_by_worker(const wire::Envelope& e) {
   return e.body_case() <= wire::Envelope::kForget;
 }
 
+Status validate_protocol(const wire::Envelope& e) {
+  if (e.protocol() == kProtocolVersion) return {};
+  return {Code::kRefused, "protocol version " + str(e.protocol()) + ", this build speaks " + str(kProtocolVersion) +
+                              ": use one version of Warren for the whole job"};
+}
+
 Status validate_envelope(const wire::Envelope& e, Side from) {
-  if (e.protocol() != kProtocolVersion) {
-    return {Code::kRefused, "protocol version " + str(e.protocol()) + ", this build speaks " + str(kProtocolVersion) +
-                                ": use one version of Warren for the whole job"};
-  }
+  if (Status s = validate_protocol(e); !s.ok()) return s;
   if (Status s = validate_name("job", e.job(), limits::kMaxJobNameBytes); !s.ok()) return s;
   if (e.sender() == 0) return bad("no sender");
   if (e.body_case() == wire::Envelope::BODY_NOT_SET) return bad("no body");
@@ -109,6 +113,22 @@ Status validate_envelope(const wire::Envelope& e, Side from) {
   if (from == Side::kTracker && e.term() == 0 && !e.has_refused() && !e.has_forgotten()) return bad("no term");
   if (from == Side::kWorker && e.term() != 0 && e.receiver() == 0) return bad("a term of no tracker's");
   if (Status s = validate_body(e); !s.ok()) return s.because_of_this("bad " + std::string(body_name(e)));
+  return {};
+}
+
+bool has_plan_to_worker(const wire::Envelope& e) {
+  return e.has_plan() || e.welcome().follow().has_plan();
+}
+wire::Plan& plan_to_worker(wire::Envelope& e) {
+  return e.has_plan() ? *e.mutable_plan() : *e.mutable_welcome()->mutable_follow()->mutable_plan();
+}
+
+Status unpack_plan(wire::Envelope& e) {
+  if (!has_plan_to_worker(e)) return {};
+  wire::Plan& plan = plan_to_worker(e);
+  auto unpacked = unpack(std::move(plan));
+  if (!unpacked.ok()) return unpacked.status().because_of_this("bad " + std::string(body_name(e)));
+  plan = std::move(unpacked).value();
   return {};
 }
 
@@ -143,9 +163,11 @@ Status validate(const wire::About& a) {
 std::string encode(const wire::Envelope& envelope, Side from) {
   const Status valid = validate_envelope(envelope, from);
   WARREN_CHECK(valid.ok(), valid.describe().c_str());
-  std::string bytes;
-  WARREN_CHECK(envelope.SerializeToString(&bytes), "a valid envelope serializes");
-  return bytes;
+  if (from == Side::kWorker || !has_plan_to_worker(envelope)) return envelope.SerializeAsString();
+  wire::Envelope packed_envelope = envelope;
+  wire::Plan& plan = plan_to_worker(packed_envelope);
+  plan = packed(std::move(plan));
+  return packed_envelope.SerializeAsString();
 }
 
 Result<wire::Envelope> decode_envelope(std::span<const std::byte> bytes, Side from) {
@@ -156,7 +178,10 @@ Result<wire::Envelope> decode_envelope(std::span<const std::byte> bytes, Side fr
   wire::Envelope envelope;
   if (!envelope.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
     return bad("not one of Warren's messages");
-  if (Status s = validate_envelope(envelope, from); !s.ok()) {
+  Status s = validate_protocol(envelope);
+  if (s.ok() && from == Side::kTracker) s = unpack_plan(envelope);
+  if (s.ok()) s = validate_envelope(envelope, from);
+  if (!s.ok()) {
     // To whoever called us, a bad name is damage like any other.
     return s.code() == Code::kRefused ? s : s.because_of_this(Code::kCorrupt, "message refused");
   }

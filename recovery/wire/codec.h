@@ -40,12 +40,12 @@ enum class Side { kWorker, kTracker };
 }
 
 // Serializes. The envelope must be valid (checked: an invalid one is our own bug). Free texts in it (reason, evidence)
-// must have passed wire_text().
+// must have passed wire_text(). A plan on its way to a worker is packed (packed_members.h).
 [[nodiscard]] std::string encode(const wire::Envelope& envelope, Side from);
 
 // Parses and validates what `from` sent. kRefused: another protocol version (the message names both). kCorrupt: not an
 // envelope, over a limit, a body that this side never sends, a field out of range. Never allocates more than the
-// input's size times a small constant.
+// input's size times a small constant; or, of a tracker's message, more than the largest plan takes.
 [[nodiscard]] Result<wire::Envelope> decode_envelope(std::span<const std::byte> bytes, Side from);
 
 // One function a message kind; each says why the message is invalid. Public so that tests and fuzzers reach them. They

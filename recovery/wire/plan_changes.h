@@ -1,5 +1,5 @@
-// A plan told by what has changed since one that the receiver has: of 10,000 ranks one was replaced, and 9,999 plans
-// that name every member are 10 GB. Pure functions.
+// A plan told by what has changed since one that the receiver has. Of 10,000 ranks one was replaced, say, and 9,999
+// plans that name every member are 1.2 GB. Pure functions.
 #pragma once
 
 #include "recovery/base/result.h"

@@ -240,6 +240,7 @@ Status check_told(const wire::Plan& p, const Most& most) {
   if (Status s = member_generation(p.generation()); !s.ok()) return s;
   if (!p.has_settings()) return bad("no settings");
   if (Status s = validate(p.settings()); !s.ok()) return s;
+  if (p.has_packed()) return bad("packed members, and it is not on its way to a worker");
   if (Status s = p.base_generation() == 0 ? validate_members(p) : validate_changed_members(p); !s.ok()) return s;
   if (Status s = validate_timeline(p.timeline(), most); !s.ok()) return s;
   if (Status s = validate_committed(p.committed(), p.committed_version(), p.committed_timeline(), most); !s.ok()) {

@@ -10,6 +10,7 @@
 #include "recovery/wire/codec.h"
 #include "recovery/wire/fetch_codec.h"
 #include "recovery/wire/frame.h"
+#include "recovery/wire/packed_members.h"
 #include "worker/transport/handshake.h"
 
 namespace {
@@ -85,11 +86,9 @@ void envelopes() {
   const auto put = [](const std::string& name, auto&& change) {
     Envelope e = envelope();
     change(e);
-    const std::string bytes = e.SerializeAsString();
-    const auto accepted = [&bytes](warren::Side from) {
-      return warren::decode_envelope(std::as_bytes(std::span(bytes)), from).ok();
-    };
-    WARREN_CHECK(accepted(warren::Side::kWorker) || accepted(warren::Side::kTracker),
+    const warren::Side from = e.body_case() <= Envelope::kForget ? warren::Side::kWorker : warren::Side::kTracker;
+    const std::string bytes = warren::encode(e, from);
+    WARREN_CHECK(warren::decode_envelope(std::as_bytes(std::span(bytes)), from).ok(),
                  "a seed reaches all of a decoder");
     write("envelope", name, bytes);
   };
@@ -246,6 +245,34 @@ void envelopes() {
     auto* order = plan->add_orders();
     order->set_from_version(3);
     for (const std::uint32_t rank : {1u, 0u, 2u}) order->add_ranks(rank);
+  });
+  put("follow", [](Envelope& e) {
+    auto* welcome = e.mutable_welcome();
+    welcome->set_world_size(2);
+    welcome->set_spare(true);
+    auto* follow = welcome->mutable_follow();
+    follow->set_version(2);
+    follow->set_generation(3);
+    follow->set_run(11);
+    auto* plan = follow->mutable_plan();
+    plan->set_generation(3);
+    plan->set_run(11);
+    fill(plan->mutable_settings());
+    plan->mutable_settings()->set_replicas(2);
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      auto* member = plan->add_members();
+      member->set_rank(rank);
+      member->set_incarnation(11 + rank);
+      member->set_worker_id("digits-" + std::to_string(rank));
+      member->set_host_id("host" + std::to_string(rank));
+      member->set_domain_id("machine");
+      member->set_local_size(1);
+      member->set_fetch_port(41'000);
+      member->set_segment_socket(warren::segment_socket_of(warren::Incarnation(11 + rank)));
+      member->mutable_traits()->set_cores(8);
+      member->set_since(1);
+      add_endpoint(member);
+    }
   });
   put("interrupt", [](Envelope& e) {
     e.mutable_interrupt()->set_generation(4);

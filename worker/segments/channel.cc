@@ -52,8 +52,12 @@ Result<SegmentListener> listen_for_segments(const std::string& prefix) {
   randombytes_buf(random.data(), random.size());
   char hex[2 * sizeof random + 1];
   sodium_bin2hex(hex, sizeof hex, random.data(), random.size());
+  return listen_at(prefix + hex);
+}
+
+Result<SegmentListener> listen_at(const std::string& name) {
   SegmentListener listener;
-  listener.name = prefix + hex;
+  listener.name = name;
   const auto address = abstract(listener.name);
   WARREN_CHECK(address.has_value(), "the names that this program makes fit");
   listener.fd = OwnedFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

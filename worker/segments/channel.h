@@ -47,11 +47,13 @@ struct SegmentMessage {
   std::uint64_t owner = 0;
 };
 
-// An abstract Unix socket with a random name, which lives no longer than the process.
+// An abstract Unix socket, which lives no longer than the process.
 struct SegmentListener {
   OwnedFd fd;
   std::string name;
 };
+[[nodiscard]] Result<SegmentListener> listen_at(const std::string& name);
+// At a random name.
 [[nodiscard]] Result<SegmentListener> listen_for_segments(const std::string& prefix);
 
 // The key of channels between the ranks of a job: data links and channels cannot pass for each other.

@@ -12,6 +12,7 @@
 
 #include "recovery/base/check.h"
 #include "recovery/base/limits.h"
+#include "recovery/wire/packed_members.h"
 #include "worker/transport/same_user.h"
 
 namespace warren::worker {
@@ -39,7 +40,9 @@ Result<std::unique_ptr<SegmentExchange>> SegmentExchange::create(const std::stri
                                                                  const handshake::LinkKey& link_key, Incarnation self,
                                                                  const std::shared_ptr<MemfdSegment>& segment,
                                                                  Events events) {
-  auto listener = listen_for_segments("warren-segments-");
+  // A name that plans need not say, unless another process has it.
+  auto listener = listen_at(segment_socket_of(self));
+  if (!listener.ok()) listener = listen_for_segments("warren-segments-");
   if (!listener.ok()) return listener.status();
   OwnedFd own(::fcntl(segment->fd(), F_DUPFD_CLOEXEC, 0));
   if (!own.open()) {

@@ -769,8 +769,10 @@ TEST(TrackerRecovery, AWaitForVotesIsLogged) {
 // The others would wait for its vote for ever.
 TEST(TrackerRecovery, ARankThatFinalizesBeforeACheckpointOfTheOthersIsADesync) {
   const std::string reason =
-      "Interrupt generation 2 code 6: rank 1 (worker w1 on host h) has called finalize in version 1, and rank 0 (worker "
-      "w0 on host h) has taken version 2, which can never be committed: all ranks have to take the same checkpoints, and the "
+      "Interrupt generation 2 code 6: rank 1 (worker w1 on host h) has called finalize in version 1, and rank 0 "
+      "(worker "
+      "w0 on host h) has taken version 2, which can never be committed: all ranks have to take the same checkpoints, "
+      "and the "
       "log of the first one says it if one failed there; "
       "make all ranks call the same things in the same order, then start the job again: it goes on from version 1\n";
   const auto committed_two = [](Logged& t) {
@@ -795,10 +797,11 @@ TEST(TrackerRecovery, ARankThatFinalizesBeforeACheckpointOfTheOthersIsADesync) {
 TEST(TrackerRecovery, RanksThatFinalizeInVersionsOfWhichOneIsNotCommittedAreADesync) {
   Logged t(2);
   EXPECT_EQ(t.finalize(11, 1, 2), "11 <- HeartbeatReply 0\n");
-  EXPECT_NE(t.finalize(10, 1, 1).find("Interrupt generation 2 code 6: rank 0 (worker w0 on host h) has called finalize "
-                                      "in version 0, and rank 1 (worker w1 on host h) has called finalize in version 1, "
-                                      "which can never be committed"),
-            std::string::npos);
+  EXPECT_NE(
+      t.finalize(10, 1, 1).find("Interrupt generation 2 code 6: rank 0 (worker w0 on host h) has called finalize "
+                                "in version 0, and rank 1 (worker w1 on host h) has called finalize in version 1, "
+                                "which can never be committed"),
+      std::string::npos);
   // Nobody waits for what is committed: a worker that was started again may see by itself that its work is done.
   Logged done(2);
   (void)done.vote(10, 2);

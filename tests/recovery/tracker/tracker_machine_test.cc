@@ -674,10 +674,11 @@ std::uint64_t plans_in(const std::string& text) {
   return n;
 }
 
-// Here 2 MiB are on their way at most: who is heard to have its plan makes room, or an interval that is over.
+// Here 40 KiB are on their way at most. A rank that is heard to have its plan makes room, and so does an interval that
+// is over.
 TEST(Tracker, TheLargestPlansGoOutAsTheyArrive) {
   constexpr std::uint64_t kRanks = 400;
-  TrackerScript t(std::size_t{2} << 20);
+  TrackerScript t(std::size_t{40} << 10);
   std::string last;
   for (std::uint64_t i = 0; i < kRanks; ++i) last = t.join("w" + std::to_string(i), 1000 + i, kRanks);
   std::uint64_t sent = plans_in(last);
