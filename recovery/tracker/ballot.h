@@ -36,7 +36,7 @@ class Ballot {
   [[nodiscard]] std::size_t votes() const { return votes_.size(); }
   [[nodiscard]] std::size_t states() const { return states_.size(); }
   [[nodiscard]] bool empty() const { return votes_.empty() && states_.empty(); }
-  [[nodiscard]] std::size_t any_rank() const;  // that has said something; somebody has
+  [[nodiscard]] std::size_t any_rank() const;            // that has said something; somebody has
   [[nodiscard]] TimeMs since() const { return since_; }  // the first vote, if there is one
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 

@@ -169,8 +169,8 @@ void WorkerMachine::leave(const std::string& reason, TimeMs now, std::vector<Wor
 // Where one copy is all there is, or is held by all hosts, who goes would be no help.
 bool WorkerMachine::may_serve(TimeMs now) const {
   const wire::JobSettings& settings = options_.join.settings();
-  return serves_ && plan_.generation() != 0 && !last_version_ && settings.replicas() > 1 && settings.min_workers() == 0 &&
-         drain_ && now < drain_->by;
+  return serves_ && plan_.generation() != 0 && !last_version_ && settings.replicas() > 1 &&
+         settings.min_workers() == 0 && drain_ && now < drain_->by;
 }
 
 void WorkerMachine::begin_to_serve(TimeMs now, std::vector<WorkerEffect>& effects) {

@@ -346,16 +346,16 @@ class WorkerMachine {
   bool resume_ = false;    // this life goes on with the next plan
   Standing standing_;      // of the answer to the last interrupt
   std::optional<Draining> drain_;
-  bool preempted_ = false;           // not only the tracker has asked for it
-  bool serves_ = false;              // it may serve until then
-  bool leaves_to_serve_ = false;     // once its data path has stopped
-  wire::Plan served_;                // the newest that names it as one that serves; generation 0: none
+  bool preempted_ = false;               // not only the tracker has asked for it
+  bool serves_ = false;                  // it may serve until then
+  bool leaves_to_serve_ = false;         // once its data path has stopped
+  wire::Plan served_;                    // the newest that names it as one that serves; generation 0: none
   std::optional<Version> last_version_;  // the program has called finalize in it
-  bool loading_ = false;             // Load is not answered
-  wire::Vote vote_;                  // not committed yet; version 0: none
-  bool vote_again_ = false;          // for what is committed: another tracker is there, and may not know
-  std::vector<wire::Setup> setups_;  // of the newest vote, whatever became of it
-  std::string log_gap_;              // reported and not yet answered by an interrupt
+  bool loading_ = false;                 // Load is not answered
+  wire::Vote vote_;                      // not committed yet; version 0: none
+  bool vote_again_ = false;              // for what is committed: another tracker is there, and may not know
+  std::vector<wire::Setup> setups_;      // of the newest vote, whatever became of it
+  std::string log_gap_;                  // reported and not yet answered by an interrupt
   std::optional<wire::Setup> setup_gap_;
   std::optional<worker_effect::Loaded> checkpoint_gap_;
   bool gap_renumbers_ = false;

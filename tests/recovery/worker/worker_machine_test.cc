@@ -480,8 +480,7 @@ TEST(Worker, WhoIsAskedToLeaveDrainsOnceAndIsNotPreempted) {
   EXPECT_EQ(w.leave_request(1, 1000), "") << "it was not heard to drain yet";
   EXPECT_EQ(w.drain(20'000), "") << "the earlier time counts";
   EXPECT_EQ(w.pass(1000), "send Heartbeat 3 generation 1 rounds 0 draining 4000 (slow)\n");
-  EXPECT_EQ(w.leave("slow").substr(0, 40), "send Leave generation 1 preempted: slow\n")
-      << "its machine goes as well";
+  EXPECT_EQ(w.leave("slow").substr(0, 40), "send Leave generation 1 preempted: slow\n") << "its machine goes as well";
 
   WorkerScript replaced;
   replaced.member();
@@ -945,8 +944,7 @@ TEST(Worker, ASuspendedLifeThatIsDisownedOrGivesUpOrHearsNothingEnds) {
             "fail closed: out of job j: the tracker at 10.0.0.9:9100 refused: a newer life has joined\n");
   WorkerScript gone(false, 2);
   suspended(gone);
-  EXPECT_EQ(gone.leave("enough"),
-            "send Leave generation 1: enough\nfail closed: this worker left job j: enough\n");
+  EXPECT_EQ(gone.leave("enough"), "send Leave generation 1: enough\nfail closed: this worker left job j: enough\n");
   WorkerScript unheard(false, 2);
   suspended(unheard);
   const std::string text = unheard.pass(30'000);
