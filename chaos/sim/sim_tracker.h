@@ -19,8 +19,8 @@
 
 namespace warren::chaos {
 
-// Of TrackerMachine::Options. A 64th of production's: simulated jobs have a few hundred workers at most, and their plans
-// take turns, too. A plan of 260 members takes some 4 KB, so half of such a job's plans find room at once.
+// Of TrackerMachine::Options. A 64th of production's: simulated jobs have a few hundred workers at most, and their
+// plans take turns, too. A plan of 260 members takes some 4 KB, so half of such a job's plans find room at once.
 inline constexpr std::size_t kMostPlanBytesOut = std::size_t{512} << 10;
 
 class SimTracker {
