@@ -16,6 +16,7 @@
 #include <new>
 #include <random>
 
+#include "recovery/wire/packed_members.h"
 #include "tests/worker/segments/fixture.h"
 #include "tests/worker/send_fds.h"
 #include "worker/transport/same_user.h"
@@ -139,6 +140,18 @@ class SegmentExchangeTest : public testing::Test {
   std::map<int, std::unique_ptr<Node>> nodes_;
   TimeMs now_{1000};
 };
+
+// Plans need not say such a name. Another one is said where a process has that name already.
+TEST_F(SegmentExchangeTest, TheSocketIsNamedAfterTheIncarnationWhereThatNameIsFree) {
+  add(0, 10);
+  EXPECT_EQ(node(0).exchange->socket(), segment_socket_of(Incarnation(10)));
+  add(1, 11);
+  const Node of_another_job(0, 10, 2, "another");
+  EXPECT_NE(of_another_job.exchange->socket(), node(0).exchange->socket());
+  EXPECT_TRUE(of_another_job.exchange->socket().starts_with("warren-segments-"));
+  begin_all(1);
+  EXPECT_TRUE(run_until_all(1));
+}
 
 TEST_F(SegmentExchangeTest, EveryRankOfAHostMapsTheSegmentsOfAll) {
   for (int r = 0; r < 5; ++r) add(r, 100u + static_cast<unsigned>(r)).publish(1);
