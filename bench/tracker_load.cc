@@ -27,6 +27,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@
 #include "bench/harness.h"
 #include "recovery/base/limits.h"
 #include "recovery/wire/codec.h"
+#include "recovery/wire/packed_members.h"
 #include "storage/secret.h"
 
 namespace {
@@ -93,15 +95,21 @@ class Worker {
  public:
   Worker(void* context, const std::string& tracker, const storage::JobCredentials& credentials, const std::string& job,
          int index, int workers, Board& board)
-      : context_(context), tracker_(tracker), credentials_(credentials), job_(job), index_(index), board_(board) {
+      : context_(context),
+        tracker_(tracker),
+        credentials_(credentials),
+        job_(job),
+        index_(index),
+        board_(board),
+        random_(static_cast<std::uint64_t>(index)) {
     wire::Join& join = join_;
     join.set_worker_id("w" + std::to_string(index));
     join.set_host_id("host" + std::to_string(index / kRanksPerHost));
     join.set_domain_id(join.host_id());
     auto* endpoint = join.add_endpoints();
-    endpoint->set_address("127.0.0.1");
-    endpoint->set_port(static_cast<std::uint32_t>(10'000 + index));
-    join.set_fetch_port(endpoint->port());
+    const int host = index / kRanksPerHost;
+    endpoint->set_address("10.1." + std::to_string(host / 256) + "." + std::to_string(host % 256));
+    begin_life();
     auto* settings = join.mutable_settings();
     settings->set_world_size(static_cast<std::uint32_t>(workers));
     settings->set_round_timeout_ms(kRoundTimeoutMs);
@@ -131,7 +139,7 @@ class Worker {
     e.mutable_leave()->set_generation(generation_);
     e.mutable_leave()->set_reason("replaced by tracker_load");
     send(e);
-    life_ += std::uint64_t{1} << 32;
+    begin_life();
     join_.set_attempt(join_.attempt() + 1);
     generation_ = heard_of_ = 0;
     const int linger_ms = 1000;
@@ -172,6 +180,14 @@ class Worker {
  private:
   enum class State { kIdle, kJoining, kMember, kStopped, kLeaving };
 
+  // As those of real workers these numbers are random: plans repeat what repeats, and are as long as they are for them.
+  void begin_life() {
+    life_ = random_();
+    std::uniform_int_distribution<std::uint32_t> ephemeral(32'768, 60'999);
+    join_.mutable_endpoints(0)->set_port(ephemeral(random_));
+    join_.set_fetch_port(ephemeral(random_));
+    join_.set_segment_socket(segment_socket_of(Incarnation(life_)));
+  }
   void connect() {
     socket_ = zmq_socket(context_, ZMQ_DEALER);
     if (socket_ == nullptr) fail(std::string("cannot make a socket: ") + zmq_strerror(zmq_errno()));
@@ -194,7 +210,7 @@ class Worker {
     wire::Envelope e;
     e.set_protocol(kProtocolVersion);
     e.set_job(job_);
-    e.set_sender(life_ + static_cast<std::uint64_t>(index_) + 1);
+    e.set_sender(life_);
     e.set_receiver(tracker_life_);
     e.set_term(term_);
     return e;
@@ -261,6 +277,7 @@ class Worker {
   void* socket_ = nullptr;
   wire::Join join_;
   State state_ = State::kIdle;
+  std::mt19937_64 random_;
   std::uint64_t life_ = 0, tracker_life_ = 0, term_ = 0, generation_ = 0, heard_of_ = 0, beat_ = 0;
   std::int64_t next_ = 0;
 };

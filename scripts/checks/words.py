@@ -20,7 +20,7 @@ PAGES = (".md",)
 # Lower a number when the check says that its count has fallen. Never raise one.
 BUDGET = {
     "comments": {"vague openings": 1053, "long sentences": 917},
-    "pages": {"vague openings": 141, "long sentences": 835},
+    "pages": {"vague openings": 141, "long sentences": 834},
 }
 
 # The text of a C or C++ source: strings and characters, which are skipped, and comments.
