@@ -23,8 +23,6 @@ using tracker_effect::Send;
 namespace {
 constexpr std::size_t kMostDoubts = 256;
 // Of Envelope.plan: its number, and that bytes of a given length follow.
-constexpr std::uint32_t kPlanTag = (wire::Envelope::kPlanFieldNumber << 3) | 2;
-static_assert(kPlanTag >= 0x80 && kPlanTag < 0x4000, "two bytes");
 // With a short round timeout a busy machine's ordinary delays count as sleep: excused, and not worth a line.
 constexpr std::int64_t kSleepWorthTellingMs = 1000;
 
@@ -94,20 +92,35 @@ void TrackerMachine::persist(Effects& effects) {
   effects.emplace_back(Persist{record.SerializeAsString()});
 }
 
+namespace {
+void append_varint(std::string& bytes, std::size_t value) {
+  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>((value & 0x7f) | 0x80);
+  bytes += static_cast<char>(value);
+}
+// The tag and the length of a field of `bytes` bytes.
+std::string head_of(int field, std::size_t bytes) {
+  constexpr unsigned kLengthDelimited = 2;
+  std::string head;
+  append_varint(head, static_cast<unsigned>(field) << 3 | kLengthDelimited);
+  append_varint(head, bytes);
+  return head;
+}
+}  // namespace
+
 std::string tracker_effect::encode(const Send& send) {
   if (send.plan == nullptr) return warren::encode(send.envelope, Side::kTracker);
-  // Fields may come in any order: the body is the last one.
-  std::string bytes = send.envelope.SerializeAsString();
-  bytes += static_cast<char>((kPlanTag & 0x7f) | 0x80);
-  bytes += static_cast<char>(kPlanTag >> 7);
-  for (std::size_t rest = send.plan->size(); true; rest >>= 7) {
-    if (rest < 0x80) {
-      bytes += static_cast<char>(rest);
-      break;
-    }
-    bytes += static_cast<char>((rest & 0x7f) | 0x80);
+  // Fields may come in any order, and parts of a message are put together: the plan comes last.
+  std::string head;
+  if (send.envelope.has_welcome()) {
+    head = head_of(wire::Follow::kPlanFieldNumber, send.plan->size());
+    head.insert(0, head_of(wire::Welcome::kFollowFieldNumber, head.size() + send.plan->size()));
+    head.insert(0, head_of(wire::Envelope::kWelcomeFieldNumber, head.size() + send.plan->size()));
+  } else {
+    head = head_of(wire::Envelope::kPlanFieldNumber, send.plan->size());
   }
-  return bytes += *send.plan;
+  std::string bytes = send.envelope.SerializeAsString();
+  bytes.reserve(bytes.size() + head.size() + send.plan->size());
+  return bytes.append(head).append(*send.plan);
 }
 
 wire::Envelope tracker_effect::envelope_of(const Send& send) {
@@ -115,7 +128,8 @@ wire::Envelope tracker_effect::envelope_of(const Send& send) {
   if (send.plan == nullptr) return e;
   wire::Plan plan;
   WARREN_CHECK(plan.ParseFromString(*send.plan), "we have serialized it");
-  *e.mutable_plan() = unpack(std::move(plan)).value();
+  plan = unpack(std::move(plan)).value();
+  (e.has_welcome() ? *e.mutable_welcome()->mutable_follow()->mutable_plan() : *e.mutable_plan()) = std::move(plan);
   return e;
 }
 
@@ -151,6 +165,19 @@ bool TrackerMachine::send_plan(std::size_t rank, TimeMs now, Effects& effects) {
 const std::shared_ptr<const std::string>& TrackerMachine::whole_plan() {
   if (told_ == nullptr) told_ = std::make_shared<const std::string>(packed(plan_).SerializeAsString());
   return told_;
+}
+
+const std::shared_ptr<const std::string>& TrackerMachine::followed_plan() {
+  if (followed_ != nullptr) return followed_;
+  wire::Plan plan;
+  plan.set_generation(plan_.generation());
+  plan.set_run(plan_.run());
+  plan.set_timeline(plan_.timeline());
+  *plan.mutable_settings() = plan_.settings();
+  *plan.mutable_members() = plan_.members();
+  *plan.mutable_servers() = plan_.servers();
+  followed_ = std::make_shared<const std::string>(packed(std::move(plan)).SerializeAsString());
+  return followed_;
 }
 
 // To one that asks for it, and has been sent it before, or whose turn comes.
@@ -407,7 +434,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   ballot_.clear();
   last_versions_.clear();
   plan_.Clear();
-  told_ = told_changes_ = nullptr;
+  told_ = told_changes_ = followed_ = nullptr;
   setups_.Clear();
   survivors_setups_.clear();
   setups_since_commit_.clear();

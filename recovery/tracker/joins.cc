@@ -8,6 +8,7 @@
 #include "recovery/tracker/transitions.h"
 #include "recovery/wire/codec.h"
 #include "recovery/wire/job_settings.h"
+#include "recovery/wire/peer_checks.h"
 
 namespace warren {
 
@@ -307,7 +308,7 @@ TrackerMachine::Waiting TrackerMachine::waiting_from(Incarnation who, const wire
     to.set_address(from.address());
     to.set_port(from.port());
   }
-  if (join.has_traits()) *w.member.mutable_traits() = join.traits();
+  if (join.has_traits()) *w.member.mutable_traits() = checks::known_fields(join.traits());
   w.member.set_waits(join.waits());
   w.attempt = join.attempt();
   w.called = Generation(join.called());

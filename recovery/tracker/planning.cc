@@ -356,7 +356,7 @@ void TrackerMachine::note_survivors_setups() {
 
 // Survivors of `before` are told plan_ by its changes.
 void TrackerMachine::prepare_telling(const wire::Plan& before, TimeMs now) {
-  told_ = told_changes_ = nullptr;
+  told_ = told_changes_ = followed_ = nullptr;
   plan_bytes_out_ = 0;
   plans_counted_from_ = now;
   unannounced_ = 0;

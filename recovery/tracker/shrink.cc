@@ -188,7 +188,7 @@ void TrackerMachine::fall_behind(std::size_t rank, const wire::Report& r, TimeMs
   }
   timeline_ = Timeline(r.timeline());
   plan_.set_timeline(timeline_.value);
-  told_ = told_changes_ = nullptr;
+  told_ = told_changes_ = followed_ = nullptr;
   if (r.committed_version() != 0) {
     learn_commit(Version(r.committed_version()), Timeline(r.committed_timeline()), effects);
   }

@@ -395,35 +395,33 @@ void TrackerMachine::send_spare_welcome(Incarnation who, Generation called, cons
   w.set_world_size(settings_.world_size());
   w.set_spare(true);
   w.set_called(called.value);
-  if (has != nullptr) tell_what_to_follow(*has, *spares_.worker_of(who), now, w);
-  effects.emplace_back(Send{who, std::move(e)});
+  std::shared_ptr<const std::string> plan;
+  if (has != nullptr) plan = tell_what_to_follow(*has, *spares_.worker_of(who), now, w);
+  effects.emplace_back(Send{who, std::move(e), std::move(plan)});
 }
 
 // The members of the newest plan hold what is committed: nobody else may be asked, as a life that was given up since
 // may have logged other bytes under that name. Where ranks may be lost for good nobody is called before a commit, whose
 // checkpoint then is another one.
-void TrackerMachine::tell_what_to_follow(const wire::Followed& has, const std::string& spare, TimeMs now,
-                                         wire::Welcome& welcome) {
-  if (state_ != State::kRunning || !committed_ || shrinks()) return;
+std::shared_ptr<const std::string> TrackerMachine::tell_what_to_follow(const wire::Followed& has,
+                                                                       const std::string& spare, TimeMs now,
+                                                                       wire::Welcome& welcome) {
+  if (state_ != State::kRunning || !committed_ || shrinks()) return nullptr;
   const bool same_run = has.run() == plan_.run();
-  if (same_run && Version(has.version()) == *committed_ && Timeline(has.timeline()) == committed_timeline_) return;
+  if (same_run && Version(has.version()) == *committed_ && Timeline(has.timeline()) == committed_timeline_)
+    return nullptr;
   const bool whole = !same_run || has.generation() != plan_.generation();
   // Until a plan has come, what a spare says does not ask for another.
-  if (whole && !spares_.may_tell_plan(spare, generation_, now, timeout_ms())) return;
+  if (whole && !spares_.may_tell_plan(spare, generation_, now, timeout_ms())) return nullptr;
   wire::Follow& follow = *welcome.mutable_follow();
   follow.set_version(committed_->value);
   follow.set_timeline(committed_timeline_.value);
   follow.set_generation(plan_.generation());
   follow.set_run(plan_.run());
-  if (!whole) return;
-  wire::Plan& plan = *follow.mutable_plan();
-  plan.set_generation(plan_.generation());
-  plan.set_run(plan_.run());
-  plan.set_timeline(plan_.timeline());
-  *plan.mutable_settings() = plan_.settings();
-  *plan.mutable_members() = plan_.members();
-  *plan.mutable_servers() = plan_.servers();
-  spares_.note_told(spare, generation_, now, plan.ByteSizeLong());
+  if (!whole) return nullptr;
+  const auto& plan = followed_plan();
+  spares_.note_told(spare, generation_, now, plan->size());
+  return plan;
 }
 
 std::string TrackerMachine::describe_spares() const {

@@ -130,7 +130,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   committed_timeline_ = Timeline(record.committed_timeline());
   setups_ = record.setups();
   plan_ = record.plan();
-  told_ = told_changes_ = nullptr;
+  told_ = told_changes_ = followed_ = nullptr;
   // Whose word it was is not in the journal. A gap is then mended first, and a second one rolls back.
   frontier_inherited_ = plan_.frontier_size() != 0;
   without_frontier_ = record.without_frontier();

@@ -113,8 +113,8 @@ struct Forget {};
 struct Send {
   Incarnation to;
   wire::Envelope envelope;
-  // A serialized wire::Plan, packed, which is then the body that `envelope` lacks: a plan goes to every member, and is
-  // made into bytes once.
+  // A serialized wire::Plan, packed: the body that `envelope` lacks, or what its Welcome tells a spare. A plan goes to
+  // many, and is made into bytes once.
   std::shared_ptr<const std::string> plan = nullptr;
 };
 // As it goes out: decode_envelope reads it.
@@ -375,7 +375,10 @@ class TrackerMachine {
   void send_called(const Spare& spare, Effects& effects) const;
   // `has`: what a spare of spares_ has said that it follows. Null: it has not said it, or follows nothing.
   void send_spare_welcome(Incarnation who, Generation called, const wire::Followed* has, TimeMs now, Effects& effects);
-  void tell_what_to_follow(const wire::Followed& has, const std::string& spare, TimeMs now, wire::Welcome& welcome);
+  // Returns the plan that goes with it, or null.
+  [[nodiscard]] std::shared_ptr<const std::string> tell_what_to_follow(const wire::Followed& has,
+                                                                       const std::string& spare, TimeMs now,
+                                                                       wire::Welcome& welcome);
   [[nodiscard]] std::string describe_spares() const;  // for the log of who is waited for
 
   // After each look at stragglers, of which it found these.
@@ -614,6 +617,8 @@ class TrackerMachine {
   [[nodiscard]] std::string program_version() const;  // "version 3", "the beginning": where a rollback leads
   // To who has none, or serves.
   [[nodiscard]] const std::shared_ptr<const std::string>& whole_plan();
+  // To a spare that follows: who has its checkpoint.
+  [[nodiscard]] const std::shared_ptr<const std::string>& followed_plan();
   [[nodiscard]] std::optional<std::size_t> rank_of(Incarnation who) const;
   [[nodiscard]] std::optional<std::size_t> place_of(const std::string& worker_id) const;
   [[nodiscard]] std::size_t candidates() const;
@@ -636,6 +641,7 @@ class TrackerMachine {
   // Of plan_, as it is told to who has none, and to who has the one before, that of told_base_. Null: not told yet; or
   // never by changes.
   std::shared_ptr<const std::string> told_, told_changes_;
+  std::shared_ptr<const std::string> followed_;  // likewise, as spares are told it
   Generation told_base_;
   wire::Interrupt interrupt_;    // what ended it; generation 0: it is in force
   std::vector<Member> members_;  // by rank in plan_

@@ -163,11 +163,16 @@ Status validate(const wire::About& a) {
 std::string encode(const wire::Envelope& envelope, Side from) {
   const Status valid = validate_envelope(envelope, from);
   WARREN_CHECK(valid.ok(), valid.describe().c_str());
-  if (from == Side::kWorker || !has_plan_to_worker(envelope)) return envelope.SerializeAsString();
+  std::string bytes;
+  if (from == Side::kWorker || !has_plan_to_worker(envelope)) {
+    WARREN_CHECK(envelope.SerializeToString(&bytes), "a valid envelope serializes");
+    return bytes;
+  }
   wire::Envelope packed_envelope = envelope;
   wire::Plan& plan = plan_to_worker(packed_envelope);
   plan = packed(std::move(plan));
-  return packed_envelope.SerializeAsString();
+  WARREN_CHECK(packed_envelope.SerializeToString(&bytes), "a valid envelope serializes");
+  return bytes;
 }
 
 Result<wire::Envelope> decode_envelope(std::span<const std::byte> bytes, Side from) {

@@ -26,6 +26,8 @@ constexpr std::size_t kFieldsPerCopy = 3;
 constexpr std::size_t kMinCopiedBytes = 8;
 constexpr std::size_t kMinCopied = 4;
 constexpr int kHashBits = 13;
+// Than a text has, before texts are written as they are.
+constexpr std::size_t kMostMoreBytesPerText = 8;
 
 std::uint64_t zigzag(std::uint64_t difference) {
   return (difference << 1) ^ (std::uint64_t{0} - (difference >> 63));
@@ -233,28 +235,63 @@ Result<std::vector<std::uint64_t>> numbers_of(const wire::NumberColumn& column, 
   return numbers;
 }
 
-wire::TextColumn column_of(std::span<const std::string_view> texts) {
+namespace {
+
+// The different ones, without `rows`.
+wire::TextColumn with_numbers_apart(std::span<const std::string_view> distinct) {
   wire::TextColumn column;
-  std::map<std::string_view, std::uint64_t> known;
   std::map<std::string, std::uint64_t> known_patterns;
-  std::vector<std::uint64_t> rows, pattern_rows;
+  std::vector<std::uint64_t> pattern_rows;
   std::array<std::vector<std::uint64_t>, kMaxNumbersPerText> numbers;
-  rows.reserve(texts.size());
-  for (const std::string_view text : texts) {
-    const auto [row, is_new] = known.emplace(text, known.size());
-    rows.push_back(row->second);
-    if (!is_new) continue;
+  for (const std::string_view text : distinct) {
     Split s = split(text);
     for (std::size_t k = 0; k < s.numbers.size(); ++k) numbers[k].push_back(s.numbers[k]);
     const auto [pattern, is_new_pattern] = known_patterns.emplace(std::move(s.pattern), known_patterns.size());
     pattern_rows.push_back(pattern->second);
     if (is_new_pattern) column.add_patterns(pattern->first);
   }
-  column.set_distinct(static_cast<std::uint32_t>(known.size()));
   *column.mutable_pattern_rows() = column_of(pattern_rows);
   for (const auto& of_texts : numbers) {
     if (!of_texts.empty()) *column.add_numbers() = column_of(of_texts);
   }
+  return column;
+}
+
+// Likewise: each text is its own pattern.
+wire::TextColumn as_they_are(std::span<const std::string_view> distinct) {
+  wire::TextColumn column;
+  std::vector<std::uint64_t> pattern_rows;
+  for (const std::string_view text : distinct) {
+    pattern_rows.push_back(pattern_rows.size());
+    column.add_patterns(std::string(text));
+  }
+  *column.mutable_pattern_rows() = column_of(pattern_rows);
+  return column;
+}
+
+}  // namespace
+
+wire::TextColumn column_of(std::span<const std::string_view> texts) {
+  std::map<std::string_view, std::uint64_t> known;
+  std::vector<std::string_view> distinct;
+  std::vector<std::uint64_t> rows;
+  std::size_t distinct_bytes = 0;
+  rows.reserve(texts.size());
+  for (const std::string_view text : texts) {
+    const auto [row, is_new] = known.emplace(text, known.size());
+    rows.push_back(row->second);
+    if (!is_new) continue;
+    distinct.push_back(text);
+    distinct_bytes += text.size();
+  }
+  wire::TextColumn column = with_numbers_apart(distinct);
+  // Numbers of one column have one width, so one long number makes all of them long. A list takes about as much more
+  // than its texts, and so the largest plan stays within kMaxControlMessageBytes.
+  if (column.ByteSizeLong() > distinct_bytes + kMostMoreBytesPerText * distinct.size()) {
+    wire::TextColumn plain = as_they_are(distinct);
+    if (plain.ByteSizeLong() < column.ByteSizeLong()) column = std::move(plain);
+  }
+  column.set_distinct(static_cast<std::uint32_t>(distinct.size()));
   *column.mutable_rows() = column_of(rows);
   return column;
 }

@@ -12,6 +12,7 @@
 #include "recovery/base/text.h"
 #include "recovery/wire/columns.h"
 #include "recovery/wire/field_checks.h"
+#include "recovery/wire/peer_checks.h"
 
 namespace warren {
 
@@ -182,10 +183,12 @@ Status unpack_traits(const wire::PackedMembers& packed, Members& members) {
   const auto rows = numbers_of(packed.trait_rows(), packed.count());
   if (!rows.ok()) return rows.status().because_of_this("traits");
   const auto known = static_cast<std::uint64_t>(packed.traits_size());
+  if (known > packed.count()) return bad("traits: " + str(known) + " different ones of " + str(packed.count()));
   for (int i = 0; i < members.size(); ++i) {
     const std::uint64_t row = rows.value()[static_cast<std::size_t>(i)];
     if (row > known) return bad("traits: row " + str(row) + " of " + str(known));
-    if (row != 0) *members.Mutable(i)->mutable_traits() = packed.traits(static_cast<int>(row - 1));
+    if (row != 0)
+      *members.Mutable(i)->mutable_traits() = checks::known_fields(packed.traits(static_cast<int>(row - 1)));
   }
   return {};
 }

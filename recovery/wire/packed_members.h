@@ -1,5 +1,5 @@
-// A plan on its way to a worker: its members as columns (wire::PackedMembers). Of large jobs these take a sixth of the
-// bytes or less. The codec converts, and everything else has the list of members. Pure functions.
+// A plan on its way to a worker: its members as columns (wire::PackedMembers). Of large jobs these take a tenth of the
+// bytes. The codec converts, and everything else has the list of members. Pure functions.
 #pragma once
 
 #include <string>

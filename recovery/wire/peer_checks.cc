@@ -111,4 +111,13 @@ Status validate_traits(const wire::Traits& t) {
   return in_range("first core", t.first_core(), 0, limits::kMaxCores - 1);
 }
 
+wire::Traits known_fields(const wire::Traits& traits) {
+  wire::Traits known;
+  known.set_cores(traits.cores());
+  known.set_first_core(traits.first_core());
+  known.set_maps(traits.maps());
+  known.set_gpu(traits.gpu());
+  return known;
+}
+
 }  // namespace warren::checks

@@ -16,5 +16,7 @@ namespace warren::checks {
 [[nodiscard]] Status validate_log_addresses(std::uint32_t fetch_port, const std::string& segment_socket,
                                             std::uint32_t replicas);
 [[nodiscard]] Status validate_traits(const wire::Traits& traits);
+// Without what this build does not know, which protobuf would keep: one worker's traits go to all.
+[[nodiscard]] wire::Traits known_fields(const wire::Traits& traits);
 
 }  // namespace warren::checks

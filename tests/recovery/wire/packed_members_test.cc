@@ -183,6 +183,54 @@ TEST(PackedMembers, TheLargestPlanArrives) {
   expect_arrives(plan_of_hosts(limits::kMaxWorldSize, 8));
 }
 
+// One long number in a column of numbers makes all of them long.
+TEST(PackedMembers, TheLargestPlanOfTheHardestNamesFitsInAMessage) {
+  std::mt19937_64 random(5);
+  const auto name = [&](std::size_t at, std::size_t bytes) {
+    std::string text;
+    while (text.size() + 3 <= bytes - 18) text += "x" + std::to_string(10 + random() % 90);
+    return text += at == 0 ? "y" + std::string(17, '9') : "y" + std::string(17, 'z');
+  };
+  wire::Plan p = plan_of_hosts(limits::kMaxWorldSize, 1);
+  for (int i = 0; i < p.members_size(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    wire::Member& m = *p.mutable_members(i);
+    m.set_worker_id(name(at, limits::kMaxWorkerIdBytes));
+    m.set_host_id(name(at, limits::kMaxHostIdBytes));
+    m.set_domain_id(name(at, limits::kMaxHostIdBytes));
+    m.set_segment_socket(name(at, limits::kMaxSegmentSocketBytes));
+    m.clear_endpoints();
+    for (std::size_t e = 0; e < limits::kMaxEndpointsPerWorker; ++e) {
+      m.add_endpoints()->set_address(name(at + e, limits::kMaxAddressBytes));
+      m.mutable_endpoints(static_cast<int>(e))->set_port(1 + static_cast<std::uint32_t>(random() % 60'000));
+    }
+  }
+  const wire::Plan travels = packed(p);
+  EXPECT_LT(travels.ByteSizeLong(), limits::kMaxControlMessageBytes);
+  EXPECT_LT(travels.ByteSizeLong(), p.ByteSizeLong() * 11 / 10);
+  const auto back = unpack(travels);
+  ASSERT_TRUE(back.ok()) << back.status().describe();
+  EXPECT_EQ(back.value().SerializeAsString(), p.SerializeAsString());
+}
+
+TEST(PackedMembers, WhatNobodyKnowsOfTraitsGoesToNobody) {
+  wire::Plan p = packed(plan_of_hosts(1000, 8));
+  wire::PackedMembers& columns = *p.mutable_packed();
+  wire::Traits traits;
+  traits.set_cores(3);
+  std::string bytes = traits.SerializeAsString();
+  bytes += "\xa2\x06\x80\x80\x04" + std::string(1 << 16, 'x');  // field 100
+  columns.clear_traits();
+  ASSERT_TRUE(columns.add_traits()->ParseFromString(bytes));
+  *columns.mutable_trait_rows() = column_of(std::vector<std::uint64_t>(1000, 1));
+  const auto plan = unpack(p);
+  ASSERT_TRUE(plan.ok()) << plan.status().describe();
+  EXPECT_EQ(plan.value().members(999).traits().cores(), 3u);
+  EXPECT_LT(plan.value().ByteSizeLong(), 200'000u);
+  for (int i = 0; i < 1000; ++i) columns.add_traits();
+  EXPECT_EQ(unpack(p).status().describe(), "packed members: traits: 1001 different ones of 1000");
+}
+
 TEST(PackedMembers, APlanToASpareIsPackedToo) {
   wire::Envelope e = from_tracker(10);
   wire::Welcome& w = *e.mutable_welcome();
