@@ -66,10 +66,12 @@ struct Operand {
   return {{Space::kOutput, Form::kValue, at}, nullptr};
 }
 
-// A piece of scratch that is written as a whole. It must not move while a Builder's operands point to it.
+// A piece of scratch that is written as a whole. It must not move or end while a Builder's operands point to it.
 class Slot {
  public:
-  [[nodiscard]] Operand as(Form form, std::uint64_t offset = 0) { return {{Space::kScratch, form, at_, offset}, this}; }
+  [[nodiscard]] Operand as(Form form, std::uint64_t offset = 0) & {
+    return {{Space::kScratch, form, at_, offset}, this};
+  }
 
  private:
   friend class Builder;

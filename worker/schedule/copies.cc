@@ -278,7 +278,10 @@ void Copies::close_around(std::int32_t center, const std::vector<StepId>& publis
   const auto tell = [&](std::int32_t rank, const std::vector<StepId>& after) {
     builder_.send(rank, input(0), 0, after);
   };
-  const auto hear = [&](std::int32_t rank) { return builder_.recv(rank, builder_.slot(0).as(Form::kValue), 0); };
+  const auto hear = [&](std::int32_t rank) {
+    Slot slot = builder_.slot(0);
+    return builder_.recv(rank, slot.as(Form::kValue), 0);
+  };
   if (request_.rank != center) {
     if (tells_center(request_.rank, center)) tell(center, joined(published));
     hear(center);

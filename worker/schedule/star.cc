@@ -10,7 +10,8 @@ constexpr std::size_t kSlotsFromRoot = 4;
 // Of one chunk to each rank, where pieces say that all are published.
 void scatter_published(const Request& request, Builder& builder, Copies& copies) {
   if (request.rank != request.root) {
-    const Operand from = builder.slot(request.count).as(Form::kValue);
+    Slot slot = builder.slot(request.count);
+    const Operand from = slot.as(Form::kValue);
     builder.recv(request.root, from, request.count);
     builder.copy(output(0), from, request.count, false);
     return;
