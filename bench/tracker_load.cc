@@ -180,7 +180,7 @@ class Worker {
  private:
   enum class State { kIdle, kJoining, kMember, kStopped, kLeaving };
 
-  // As those of real workers these numbers are random: plans repeat what repeats, and are as long as they are for them.
+  // Real workers have random ids and ports too, and plans are as long as these make them.
   void begin_life() {
     life_ = random_();
     std::uniform_int_distribution<std::uint32_t> ephemeral(32'768, 60'999);

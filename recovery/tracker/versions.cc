@@ -252,9 +252,9 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
   if (ballot_.votes() == present()) commit(now, effects);
 }
 
-// A rank in finalize takes no more checkpoints. So a version after its last one, which another rank has begun, is
-// committed never: those who wait for that would wait for ever. That is a matter of numbers alone, and not of time: a
-// vote that still waits for a disk is for the rank's last version, or an older one.
+// A rank in finalize takes no more checkpoints. So a later version that another rank has begun is never committed, and
+// ranks that wait for that would wait for ever. Numbers decide this, and not time: a vote that still waits for a disk
+// is for the rank's last version, or an older one.
 bool TrackerMachine::checkpoints_differ(TimeMs now, Effects& effects) {
   const auto& first = last_versions_.oldest();
   if (!first || !logged() || first->version >= next_version()) return false;

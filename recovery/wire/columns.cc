@@ -237,7 +237,7 @@ Result<std::vector<std::uint64_t>> numbers_of(const wire::NumberColumn& column, 
 
 namespace {
 
-// The different ones, without `rows`.
+// A column of different texts, whose numbers stand apart; without `rows`.
 wire::TextColumn with_numbers_apart(std::span<const std::string_view> distinct) {
   wire::TextColumn column;
   std::map<std::string, std::uint64_t> known_patterns;
@@ -257,7 +257,7 @@ wire::TextColumn with_numbers_apart(std::span<const std::string_view> distinct) 
   return column;
 }
 
-// Likewise: each text is its own pattern.
+// A column of different texts, each its own pattern; without `rows`.
 wire::TextColumn as_they_are(std::span<const std::string_view> distinct) {
   wire::TextColumn column;
   std::vector<std::uint64_t> pattern_rows;
