@@ -56,6 +56,14 @@ const wire::CurrentRound* entered(const Testimony& t, const RoundId& round) {
   const auto found = std::ranges::find_if(t.rounds, [&](const auto& r) { return round_of(r) == round; });
   return found == t.rounds.end() ? nullptr : &*found;
 }
+// The rank is in a later round of the same group, so it has sent what others of this round wait for. Set-up rounds have
+// no order.
+bool has_passed(const Testimony& t, const RoundId& round) {
+  return !is_setup(round) && std::ranges::any_of(t.rounds, [&](const auto& r) {
+    const RoundId theirs = round_of(r);
+    return theirs.group == round.group && !is_setup(theirs) && theirs > round;
+  });
+}
 
 // The bytes of `from` for `to`, as both ends see them.
 struct Flow {
@@ -238,16 +246,18 @@ class Inquest {
     }
   }
 
-  // Each of the two waits for the other, in rounds that the other has not entered: bytes leave neither of them, and no
-  // link is to blame.
+  // The two wait for each other, in rounds that the other has neither entered nor left behind: bytes leave neither of
+  // them, and no link is to blame.
   [[nodiscard]] static bool in_other_calls(const Testimony& a, const Testimony& b) {
     const auto waits_in_vain = [](const Testimony& waiter, const Testimony& other) {
       bool waits = false;
       for (const wire::CurrentRound& r : waiter.rounds) {
         if (!waits_for(r, other.rank)) continue;
         // Of messages it is not known what the other end has begun.
-        if (r.collective() == static_cast<std::uint32_t>(Collective::kPoint) || entered(other, round_of(r)))
+        if (r.collective() == static_cast<std::uint32_t>(Collective::kPoint) || entered(other, round_of(r)) ||
+            has_passed(other, round_of(r))) {
           return false;
+        }
         waits = true;
       }
       return waits;

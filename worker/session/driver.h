@@ -305,11 +305,11 @@ void Driver::drive(Lock& lock, Done done, Clock::time_point until) {
     report_failure();
     look_at_checkpoints();
     yield_to_control(lock);
-    bool idles = true;
+    bool idles = !core_.sleep_is_sooner();
     if (++idle % kPollsBetweenLooksAtTheClock == 0) {
       const auto time = Clock::now();
       if (idle == kPollsBetweenLooksAtTheClock) idle_since = time;
-      idles = time - idle_since < kIdleTime;
+      idles = idles && time - idle_since < kIdleTime;
     }
     if (idles) {
       lock.unlock();
@@ -320,6 +320,7 @@ void Driver::drive(Lock& lock, Done done, Clock::time_point until) {
       core_.yielded(yielded);
       continue;
     }
+    core_.slept();
     // Another look at what is posted comes before the sleep.
     if (engine().post_all()) continue;
     log_waits(next_log);

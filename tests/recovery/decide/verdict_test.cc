@@ -301,6 +301,27 @@ TEST(Verdict, RanksThatWaitForEachOtherInDifferentRoundsHaveNoSlowLink) {
   EXPECT_EQ(Job(two).blamed(), "");
 }
 
+// A rank of a ring ends a round when it has what comes to it. Bytes that it still sends may be on their way for long
+// while the rank is in the next round. CI saw a link of 100 Mbit/s named after two minutes: its sender was ahead in
+// most looks.
+TEST(Verdict, ALinkIsSlowThoughItsSenderIsARoundAhead) {
+  std::vector<Told> two(2);
+  two[0] = {.idle = 95, .links = {{1, 5, 90}}, .rounds = {round(9, 8, {1}, 100)}};
+  two[1] = {.idle = 95, .links = {{0, 92, 5}}, .rounds = {round(8, 8, {0}, 100)}};
+  two[1].links[0].usual = 30 * kMb;
+  EXPECT_EQ(Job(two).blamed(), "slow_link 0>1");
+  two[0].rounds = {round(0, 8, {1}, 100)};
+  two[0].rounds[0].set_version(two[1].rounds[0].version() + 1);
+  EXPECT_EQ(Job(two).blamed(), "slow_link 0>1") << "a version ahead";
+  two[0].rounds[0].set_group(7);
+  EXPECT_EQ(Job(two).blamed(), "") << "of another group's round nothing follows";
+  two[0].rounds = {round(kSetupBit + 5, 8, {1}, 100)};
+  two[1].rounds = {round(kSetupBit + 4, 8, {0}, 100)};
+  two[0].rounds[0].set_version(0);
+  two[1].rounds[0].set_version(0);
+  EXPECT_EQ(Job(two).blamed(), "") << "set-up rounds have no order";
+}
+
 TEST(Verdict, ARankOverWhoseLinksNothingMovesIsCutOff) {
   std::vector<Told> r = ring({{2, 96, 0, 95, 1}, {2, 96, 0, 95, 94}, {2, 96, 0, 95, 94}, {2, 96, 0, 95, 1}});
   for (const std::size_t i : {1u, 2u, 3u}) {

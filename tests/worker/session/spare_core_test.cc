@@ -48,5 +48,40 @@ TEST(SpareCore, IsFreeAgainSoonAfterTheOthersHaveGone) {
   EXPECT_LT(calls, 1000);
 }
 
+TEST(SpareCore, SleepIsSoonerWhereYieldsLastForTimeSlices) {
+  SpareCore core;
+  for (int i = 0; i < 3; i++) {
+    ASSERT_FALSE(core.sleep_is_sooner());
+    core.yielded(4ms);
+  }
+  EXPECT_TRUE(core.sleep_is_sooner());
+  int sleeps = 0;
+  while (core.sleep_is_sooner() && sleeps < 1000) {
+    core.slept();
+    sleeps++;
+  }
+  EXPECT_GT(sleeps, 500) << "a try costs a slice";
+  EXPECT_LT(sleeps, 1000);
+  core.yielded(4ms);
+  EXPECT_TRUE(core.sleep_is_sooner()) << "one try shows that they are still there";
+}
+
+TEST(SpareCore, ASliceNowAndThenCountsForNothing) {
+  SpareCore core;
+  for (int i = 0; i < 100'000; i++) {
+    core.yielded(i % 1000 == 0 ? 4ms : 500ns);
+    ASSERT_FALSE(core.sleep_is_sooner());
+  }
+}
+
+// Ranks that outnumber the cores compute for a while, and wait for each other again.
+TEST(SpareCore, YieldsToRanksThatReduceAreNoSlices) {
+  SpareCore core;
+  for (int i = 0; i < 1000; i++) {
+    core.yielded(900us);
+    ASSERT_FALSE(core.sleep_is_sooner());
+  }
+}
+
 }  // namespace
 }  // namespace warren::worker
