@@ -15,7 +15,7 @@
 namespace warren {
 
 // Of messages, between any two processes of a job.
-inline constexpr std::uint32_t kProtocolVersion = 25;
+inline constexpr std::uint32_t kProtocolVersion = 26;
 // Of a job's record in the tracker's journal; one of another format is refused by name.
 inline constexpr std::uint32_t kJobRecordFormat = 4;
 // What a worker sends is small: the longest are a heartbeat whose rounds wait for everybody, and a report.

@@ -103,6 +103,74 @@ TEST_P(EveryLayout, IsRightInEveryOrderWithAndWithoutALog) {
 }
 INSTANTIATE_TEST_SUITE_P(Size, EveryLayout, testing::Range(3, 17));
 
+// --- Many hosts, and many ranks of a host
+
+TEST(Wide, IsRightInEveryOrder) {
+  const std::vector<std::vector<std::size_t>> shapes = {
+      std::vector<std::size_t>(20, 2), {1, 20, 19}, {40, 1}, std::vector<std::size_t>(3, 17)};
+  std::uint64_t seed = 0;
+  int by_hosts = 0;
+  for (const std::vector<std::size_t>& shape : shapes) {
+    const std::vector<std::uint32_t> hosts = side_by_side(shape);
+    for (const Way& way : kWays) {
+      World world = world_on(way, hosts, {2 * hosts.size() + 3, 3});
+      by_hosts += on_several_hosts(world.request(0)) ? 1 : 0;
+      world.replicas = static_cast<std::uint32_t>(++seed % 4);
+      const Order order = kOrders[seed % std::size(kOrders)];
+      ASSERT_EQ(check(world, make_all(world), order, seed), "") << world.describe() << ", seed " << seed;
+    }
+  }
+  EXPECT_GT(by_hosts, 24);
+}
+
+// How many elements a rank sends to each of its peers, message by message, and gets from it.
+struct Talk {
+  std::vector<std::uint64_t> sent, received;
+};
+std::map<std::int32_t, Talk> talks(const World& world, std::int32_t rank) {
+  const Result<Schedule> made = make(world.request(rank));
+  EXPECT_TRUE(made.ok()) << made.status().describe();
+  std::map<std::int32_t, Talk> all;
+  for (const Step& step : made.value().steps) {
+    if (step.kind == StepKind::kSend) all[step.peer].sent.push_back(step.count);
+    if (step.kind == StepKind::kRecv) all[step.peer].received.push_back(step.count);
+  }
+  return all;
+}
+
+// As of smaller worlds above: a rank talks to its host and to its two neighbours of other hosts, who expect just that,
+// and what crosses is shared out among the ranks of a host.
+TEST(Wide, AThousandHostsOfEightTalkToTheirNeighbours) {
+  constexpr std::uint64_t kHosts = 1024, kOfEach = 8, kSegment = 3;
+  const std::vector<std::uint32_t> layout = side_by_side(std::vector<std::size_t>(kHosts, kOfEach));
+  const World world = world_on(kAllreduces[0], layout, {layout.size() * kSegment, kSegment});
+  constexpr std::int32_t kRank = 2731;
+  const std::map<std::int32_t, Talk> own = talks(world, kRank);
+  EXPECT_LE(own.size(), kOfEach - 1 + 4);
+  std::uint64_t crosses = 0;
+  for (const auto& [peer, talk] : own) {
+    const std::map<std::int32_t, Talk> theirs = talks(world, peer);
+    ASSERT_TRUE(theirs.contains(kRank)) << peer;
+    EXPECT_EQ(talk.sent, theirs.at(kRank).received) << peer;
+    EXPECT_EQ(talk.received, theirs.at(kRank).sent) << peer;
+    if (world.host(peer) == world.host(kRank)) continue;
+    for (const std::uint64_t elements : talk.sent) crosses += elements;
+  }
+  EXPECT_LE(crosses, 2 * kHosts * kSegment);
+  EXPECT_GE(crosses, 2 * (kHosts - 2) * kSegment);
+}
+
+TEST(Wide, UpToAThousandHostsAndAHundredRanksOfAHost) {
+  const auto by_hosts = [](std::size_t hosts, std::size_t of_each) {
+    const World world = world_on(kAllreduces[0], side_by_side(std::vector<std::size_t>(hosts, of_each)), {1 << 20, 64});
+    return on_several_hosts(world.request(0));
+  };
+  EXPECT_TRUE(by_hosts(1024, 2));
+  EXPECT_TRUE(by_hosts(128, 128));
+  EXPECT_FALSE(by_hosts(1025, 2)) << "a leader talks to those of all hosts, by direct exchange";
+  EXPECT_FALSE(by_hosts(2, 129)) << "a leader talks to all ranks of its host";
+}
+
 // --- What crosses between hosts
 
 struct Crossing {
