@@ -71,7 +71,7 @@ class Hosts {
   [[nodiscard]] std::size_t of(std::int32_t rank) const { return host_[index(rank)]; }
   [[nodiscard]] bool together(std::int32_t a, std::int32_t b) const { return of(a) == of(b); }
   [[nodiscard]] const std::vector<std::int32_t>& members(std::size_t host) const { return members_[host]; }
-  // How many ranks from this one on, itself included, are of its host, side by side. Rank 0 comes after the last one.
+  // The length of the run of ranks of one host that begins with this one. Rank 0 comes after the last one.
   [[nodiscard]] std::int32_t neighbours(std::int32_t rank) const { return neighbours_[index(rank)]; }
   // Ranks of other hosts are shared out among a host's, in their order.
   [[nodiscard]] std::int32_t leader(std::size_t host, std::int32_t owner) const {
@@ -99,9 +99,9 @@ struct Term {
   [[nodiscard]] Form form() const { return is_sum ? Form::kPartial : Form::kValue; }
 };
 
-// What an owner's final is made of, as far as a rank, the viewer, has a part in it: sums that it makes or has operands
-// of. Operands come before their sums. Each owner has an expression, and an expression takes O(hosts): 8,192 ranks on
-// 1,024 hosts plan an allreduce in 0.13 s, and took 7 s when terms of all ranks were made (2026-12-01).
+// Of what an owner's final is made: the sums that one rank, the viewer, makes or has operands of. Operands come before
+// their sums. Each owner has an expression, and an expression takes O(hosts). So 8,192 ranks on 1,024 hosts plan an
+// allreduce in 0.13 s. With the terms of all ranks they took 7 s (2026-12-01).
 class Expression {
  public:
   static constexpr std::int32_t kNobody = -1;

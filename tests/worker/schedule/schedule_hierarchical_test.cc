@@ -123,7 +123,7 @@ TEST(Wide, IsRightInEveryOrder) {
   EXPECT_GT(by_hosts, 24);
 }
 
-// How many elements a rank sends to each of its peers, message by message, and gets from it.
+// Elements of a rank's messages to one of its peers, and from it.
 struct Talk {
   std::vector<std::uint64_t> sent, received;
 };
@@ -138,8 +138,8 @@ std::map<std::int32_t, Talk> talks(const World& world, std::int32_t rank) {
   return all;
 }
 
-// As of smaller worlds above: a rank talks to its host and to its two neighbours of other hosts, who expect just that,
-// and what crosses is shared out among the ranks of a host.
+// A rank talks to its host and to its neighbours of two other hosts, and they expect just these messages. The ranks of
+// a host share out what crosses.
 TEST(Wide, AThousandHostsOfEightTalkToTheirNeighbours) {
   constexpr std::uint64_t kHosts = 1024, kOfEach = 8, kSegment = 3;
   const std::vector<std::uint32_t> layout = side_by_side(std::vector<std::size_t>(kHosts, kOfEach));
