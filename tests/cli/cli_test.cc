@@ -1215,6 +1215,21 @@ TEST(Bench, ExplainsItsChoiceWithoutRunning) {
   EXPECT_EQ(warren({"bench", "--explain", "--costs=/none"}).code, 1);
 }
 
+// A ring on equal hosts: each final crosses to each other host. So does a partial result, and most cross once more,
+// back to the owner's host.
+TEST(Bench, ExplainsWhatHostsSend) {
+  const Ended e = warren({"bench", "--explain", "--json", "--ranks=512", "--explain_hosts=64", "--sizes=64M"});
+  ASSERT_EQ(e.code, 0) << e.error;
+  const json ring = json::parse(e.output).at("hosts").at(0);
+  EXPECT_EQ(ring.at("algorithm"), "ring");
+  EXPECT_EQ(ring.at("host_sends_bytes").get<std::uint64_t>(), (std::uint64_t{64} << 20) / 512 * (2 * 512 - 8 - 1));
+  EXPECT_EQ(ring.at("hops"), 2 * 64 + 1);
+  EXPECT_EQ(ring.at("apart_hops"), 2 * 511);
+  const Ended text = warren({"bench", "--explain", "--ranks=8", "--explain_hosts=2", "--sizes=64M"});
+  EXPECT_THAT(text.output, HasSubstr("# what a host of 2 sends to the others"));
+  EXPECT_EQ(warren({"bench", "--explain", "--ranks=8", "--explain_hosts=9"}).code, 2);
+}
+
 TEST(Bench, FitsCostsThatJobsTake) {
   const TemporaryFolder folder;
   const std::string file = folder / "costs.json";
