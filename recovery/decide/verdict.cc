@@ -56,12 +56,13 @@ const wire::CurrentRound* entered(const Testimony& t, const RoundId& round) {
   const auto found = std::ranges::find_if(t.rounds, [&](const auto& r) { return round_of(r) == round; });
   return found == t.rounds.end() ? nullptr : &*found;
 }
-// The rank is in a later round of the same group, so it has sent what others of this round wait for. Set-up rounds have
+// The rank is in a later round of the same group and version, so it has done its part of this one. Set-up rounds have
 // no order.
 bool has_passed(const Testimony& t, const RoundId& round) {
   return !is_setup(round) && std::ranges::any_of(t.rounds, [&](const auto& r) {
     const RoundId theirs = round_of(r);
-    return theirs.group == round.group && !is_setup(theirs) && theirs > round;
+    return theirs.group == round.group && theirs.timeline == round.timeline && theirs.version == round.version &&
+           !is_setup(theirs) && theirs.sequence > round.sequence;
   });
 }
 

@@ -19,7 +19,7 @@ CODE = (".h", ".cc", ".cpp", ".c", ".cu", ".py")
 PAGES = (".md",)
 # Lower a number when the check says that its count has fallen. Never raise one.
 BUDGET = {
-    "comments": {"vague openings": 1053, "long sentences": 916},
+    "comments": {"vague openings": 1052, "long sentences": 916},
     "pages": {"vague openings": 141, "long sentences": 834},
 }
 

@@ -613,14 +613,34 @@ void Executor::reseat(std::vector<Rank> members) {
   links_.assign(members_.size(), 0);
 }
 
+// Messages of a channel complete in their order.
+std::uint32_t Executor::earliest_outstanding(std::uint32_t channel) const {
+  const auto& order = round_.schedule->order();
+  const Outstanding& o = outstanding_[channel];
+  std::uint32_t earliest = kFinished;
+  if (o.recvs != 0) earliest = order[cursors_[channel].recv - o.recvs];
+  if (o.sends != 0) earliest = std::min(earliest, order[cursors_[channel].send - o.sends]);
+  return earliest;
+}
+
 std::vector<RoundBoard::Waited> Executor::waiting_for(std::size_t limit) const {
   std::vector<RoundBoard::Waited> ranks;
   if (failed_peer_ != kNoRank) ranks.push_back({failed_peer_});  // until the generation ends
   // A rank that waits for its own input, or GPU, holds others up.
   if (done() || awaits_input() || awaits_gpu_work()) return ranks;
-  for (std::size_t c = 0; c < outstanding_.size() && ranks.size() < limit; c++) {
+  std::vector<std::uint32_t> waiting;  // channels
+  for (std::uint32_t c = 0; c < outstanding_.size(); c++) {
+    if (outstanding_[c].sends != 0 || outstanding_[c].recvs != 0) waiting.push_back(c);
+  }
+  if (waiting.size() > limit) {
+    // Of a rank that is behind others, the message of an earlier step has not come, or has not left.
+    std::ranges::nth_element(waiting, waiting.begin() + static_cast<std::ptrdiff_t>(limit), {},
+                             [&](std::uint32_t c) { return earliest_outstanding(c); });
+    waiting.resize(limit);
+    std::ranges::sort(waiting);
+  }
+  for (const std::uint32_t c : waiting) {
     const Outstanding& o = outstanding_[c];
-    if (o.sends == 0 && o.recvs == 0) continue;
     ranks.push_back(
         {members_[static_cast<std::size_t>(round_.schedule->channels()[c].peer)], o.recvs != 0, o.sends != 0});
   }

@@ -116,6 +116,8 @@ class Executor {
   [[nodiscard]] bool bypassed(std::uint32_t step) const { return gpu_ != nullptr && gpu_->brought(step); }
   void run_ready();
   void advance(std::uint32_t channel);
+  // The step of the first message that was posted on this channel, which waits, and has not completed.
+  [[nodiscard]] std::uint32_t earliest_outstanding(std::uint32_t channel) const;
   void compute(std::uint32_t index);
   void combine(std::uint32_t index);
   void make_of(const GpuWork::Done& done, std::uint32_t index);

@@ -34,6 +34,8 @@ namespace {
 
 // A leader talks to all ranks of its host, and to leaders of all hosts.
 constexpr std::size_t kMostHosts = 1024, kMostRanksOfAHost = 128;
+// Likewise where hosts do not map memory: each two ranks of a host have a connection then.
+constexpr std::size_t kMostRanksByConnections = 16;
 // One where they are side by side; a rank whose next life is elsewhere makes two.
 constexpr std::size_t kMostChangesAHost = 2;
 // As host.cc's: what 16 ranks have of a block of the default size.
@@ -42,6 +44,8 @@ constexpr std::uint64_t kLeastBlockPieceBytes = std::uint64_t{16} << 10;
 constexpr std::size_t kSlotsPerPeer = 3;
 // What comes from a peer in one turn waits for other peers, and must not keep the next turn's from coming.
 constexpr std::size_t kMostSlotsOfATurn = 5;
+// Of all peers of a host and of two neighbours together. Messages that are places in memory of others leave them empty.
+constexpr std::uint64_t kMostSlotBytes = std::uint64_t{1} << 30;
 // Partial results that have left may still be read by the transport.
 constexpr std::size_t kSparePartials = 2;
 
@@ -57,6 +61,7 @@ class Hosts {
       const auto [at, fresh] = numbers.try_emplace(request.hosts[index(rank)], members_.size());
       if (fresh) members_.emplace_back();
       host_.push_back(at->second);
+      number_.push_back(members_[at->second].size());
       members_[at->second].push_back(rank);
     }
     neighbours_.assign(host_.size(), 1);
@@ -73,17 +78,20 @@ class Hosts {
   [[nodiscard]] const std::vector<std::int32_t>& members(std::size_t host) const { return members_[host]; }
   // The length of the run of ranks of one host that begins with this one. Rank 0 comes after the last one.
   [[nodiscard]] std::int32_t neighbours(std::int32_t rank) const { return neighbours_[index(rank)]; }
-  // Ranks of other hosts are shared out among a host's, in their order.
+  // The ranks of each other host are shared out among a host's, in their order. Rank i of a host talks to rank i of
+  // hosts of the same size, and to ranks beside it of hosts that are a little larger. So wide hosts need not link each
+  // rank with each. A remainder falls on other ranks from host to host.
   [[nodiscard]] std::int32_t leader(std::size_t host, std::int32_t owner) const {
-    if (of(owner) == host) return owner;
+    const std::size_t owners = of(owner);
+    if (owners == host) return owner;
     const std::vector<std::int32_t>& here = members_[host];
-    const auto before = index(owner) - static_cast<std::size_t>(std::ranges::lower_bound(here, owner) - here.begin());
-    return here[before % here.size()];
+    return here[(number_[index(owner)] * here.size() + owners % here.size()) / members_[owners].size()];
   }
 
  private:
   std::vector<std::size_t> host_;                   // by rank
-  std::vector<std::int32_t> neighbours_;            // likewise
+  std::vector<std::size_t> number_;                 // by rank: among those of its host
+  std::vector<std::int32_t> neighbours_;            // by rank
   std::vector<std::vector<std::int32_t>> members_;  // by host
 };
 
@@ -125,7 +133,7 @@ class Expression {
   [[nodiscard]] std::uint64_t partials_that_cross() const { return partials_; }
 
  private:
-  // What may be an operand of a sum at another rank.
+  // A rank's input or a sum, which may be an operand at another rank.
   struct Part {
     std::int32_t rank = 0;
     bool is_sum = false;
@@ -146,7 +154,7 @@ class Expression {
     if (hosts_.together(operand.rank, summed_by)) return;
     ++(operand.is_sum ? partials_ : values_);
   }
-  // Of a sum that is made by this rank.
+  // The stage of a sum of this operand.
   [[nodiscard]] static std::uint32_t stage_after(const Part& operand, std::int32_t summed_by) {
     return operand.is_sum ? operand.stage + (operand.rank == summed_by ? 0 : 1) : 0;
   }
@@ -271,6 +279,14 @@ bool blocks_are_large(const Request& request) {
   std::uint64_t largest = 0;
   for (const Range& piece : units.front()) largest = std::max(largest, piece.count);
   return largest * request.element_bytes >= kLeastBlockPieceBytes;
+}
+
+// Of a rank whose host has so many, at most.
+std::uint64_t slot_bytes(const Request& request, std::size_t ranks_of_host) {
+  const auto units = units_of(request);
+  std::uint64_t largest = 0;
+  for (const Range& piece : units.front()) largest = std::max(largest, piece.count);
+  return (ranks_of_host + 2) * (kMostSlotsOfATurn + kSlotsPerPeer) * largest * request.partial_bytes;
 }
 
 // Whether a ring, or the order of ranks, changes hosts so often that its partial results would take many stages, and
@@ -600,9 +616,10 @@ bool on_several_hosts(const Request& request) {
   if (request.algorithm == Algorithm::kButterfly && !blocks_are_large(request)) return false;
   const Hosts hosts(request);
   if (hosts.size() < 2 || hosts.size() > kMostHosts || hosts.size() == index(request.size)) return false;
-  for (std::size_t host = 0; host < hosts.size(); ++host) {
-    if (hosts.members(host).size() > kMostRanksOfAHost) return false;
-  }
+  std::size_t most = 0;
+  for (std::size_t host = 0; host < hosts.size(); ++host) most = std::max(most, hosts.members(host).size());
+  if (most > (request.host.maps ? kMostRanksOfAHost : kMostRanksByConnections)) return false;
+  if (request.algorithm != Algorithm::kDirect && slot_bytes(request, most) > kMostSlotBytes) return false;
   if (gathers_only(request.collective)) return true;
   switch (request.algorithm) {
     case Algorithm::kRing: return !scattered(request, hosts);

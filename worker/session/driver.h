@@ -199,7 +199,7 @@ class Driver {
   // Polls without success before sleeping, each followed by a yield: the scheduler likes to put both ends of a loopback
   // connection on one core, and a spin without yield then keeps the peer from answering (measured: 55 µs instead of 8).
   // They last over twice a round trip on loopback. Where others need the core one yield may last longer than that, and
-  // who sleeps is woken sooner than who yields.
+  // who sleeps is woken sooner than who yields (SpareCore).
   static constexpr auto kIdleTime = std::chrono::microseconds(60);
   static constexpr int kPollsBetweenLooksAtTheClock = 4;
   // A person who presses Ctrl-C notices a third of a second.
@@ -320,7 +320,6 @@ void Driver::drive(Lock& lock, Done done, Clock::time_point until) {
       core_.yielded(yielded);
       continue;
     }
-    core_.slept();
     // Another look at what is posted comes before the sleep.
     if (engine().post_all()) continue;
     log_waits(next_log);
@@ -338,6 +337,7 @@ void Driver::drive(Lock& lock, Done done, Clock::time_point until) {
         const Unwatch at_end{watched_};
         sleep(lock, caller_wake_, sleep_ms(until), true);
       }
+      core_.slept();
       if (callers_ > 1) changed_.notify_all();
     }
     if (interrupt_.asks != nullptr) ask_now_and_then();

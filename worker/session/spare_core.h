@@ -1,7 +1,7 @@
 // Whether the core would be idle while a rank waits: then looking again and again costs nobody anything, and the
 // message that is waited for is seen at once. Where other programs compute, sleep ends sooner than a yield. No plan
 // names all who may compute: ranks of other hosts of the same machine (containers, namespaces), the program's other
-// threads. So both go by what yields took: one after which others ran is long.
+// threads. So both answers follow from the time that yields took: a yield is long if others ran.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +16,24 @@ class SpareCore {
   // A yield of a rank that waits returned after this time.
   void yielded(std::chrono::nanoseconds time) {
     if (time > kOthersRan) others_ = std::min(others_ + kWeight, kMost);
-    slices_ = time > kLongestTurn ? std::min(slices_ + kWaitsBetweenSlices, 3 * kWaitsBetweenSlices)
-                                  : std::max(slices_ - 1, 0);
+    if (time > kLongestTurn) {
+      since_ = 0;
+      if (++slices_ < kSlicesThatCount) return;
+      slices_ = kSlicesThatCount;
+      sleeps_left_ = sleeps_;
+      sleeps_ = std::min(2 * sleeps_, kMostSleeps);
+    } else if (++since_ == kYieldsBetweenSlices) {
+      since_ = slices_ = 0;
+      sleeps_ = kFirstSleeps;
+    }
   }
   // A rank that waits slept instead of a yield.
-  void slept() { slices_ = std::max(slices_ - 1, 0); }
+  void slept() { sleeps_left_ = std::max(sleeps_left_ - 1, 0); }
   [[nodiscard]] bool free() const { return others_ <= kCrowded; }
-  // Other programs compute here: a yield lasts for a time slice of theirs, and a sleeper is woken at once. Two ranks
-  // beside two such programs on two cores, through shared memory, 2026-12-01: an allreduce of 4 bytes took 0.8 ms by
-  // yields and 28 µs by sleep, one of 64 KiB 2.9 ms and 80 µs.
-  [[nodiscard]] bool sleep_is_sooner() const { return slices_ > 2 * kWaitsBetweenSlices; }
+  // Other programs compute here: a yield lasts for a time slice of theirs, and a sleeper is woken at once. Measured
+  // with two ranks beside two such programs on two cores, through shared memory (warren_bench --sizes=4,65536,
+  // 2026-12-01). An allreduce of 4 bytes took 0.8 ms by yields and 28 µs by sleep, one of 64 KiB 2.9 ms and 80 µs.
+  [[nodiscard]] bool sleep_is_sooner() const { return sleeps_left_ > 0; }
 
  private:
   // A yield to nobody takes some 0.4 µs.
@@ -35,12 +43,15 @@ class SpareCore {
 
   // Ranks that reduce yield, or sleep, before this. A slice is of 1.4 to 4 ms on two cores.
   static constexpr std::chrono::nanoseconds kLongestTurn = std::chrono::milliseconds(1);
-  // A single slice may be the launcher's, or a disk's thread's. Three count, each within so many waits after the one
-  // before. A yield tries again after so many sleeps.
-  static constexpr int kWaitsBetweenSlices = 512;
+  // A single slice may be the launcher's, or a disk's thread's. So three count, each within so many yields after the
+  // one before.
+  static constexpr int kSlicesThatCount = 3, kYieldsBetweenSlices = 512;
+  // Then a yield tries again after so many sleeps, and after twice as many if it lasts for a slice, too.
+  static constexpr int kFirstSleeps = 512, kMostSleeps = 16'384;
 
   int others_ = 0;
-  int slices_ = 0;  // waits of kWaitsBetweenSlices for each slice lately, less those since
+  int slices_ = 0, since_ = 0;  // slices lately; yields since the last one
+  int sleeps_left_ = 0, sleeps_ = kFirstSleeps;
 };
 
 }  // namespace warren::worker

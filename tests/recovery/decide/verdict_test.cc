@@ -310,11 +310,16 @@ TEST(Verdict, ALinkIsSlowThoughItsSenderIsARoundAhead) {
   two[1] = {.idle = 95, .links = {{0, 92, 5}}, .rounds = {round(8, 8, {0}, 100)}};
   two[1].links[0].usual = 30 * kMb;
   EXPECT_EQ(Job(two).blamed(), "slow_link 0>1");
-  two[0].rounds = {round(0, 8, {1}, 100)};
-  two[0].rounds[0].set_version(two[1].rounds[0].version() + 1);
-  EXPECT_EQ(Job(two).blamed(), "slow_link 0>1") << "a version ahead";
-  two[0].rounds[0].set_group(7);
-  EXPECT_EQ(Job(two).blamed(), "") << "of another group's round nothing follows";
+  two[1].rounds.push_back(round(10, 8, {0}, 100));
+  EXPECT_EQ(Job(two).blamed(), "slow_link 0>1") << "of two rounds it has left one behind";
+  two[1].rounds.pop_back();
+  for (const auto& set_apart :
+       {+[](wire::CurrentRound& r) { r.set_group(7); }, +[](wire::CurrentRound& r) { r.set_version(3); },
+        +[](wire::CurrentRound& r) { r.set_timeline(3); }}) {
+    two[0].rounds = {round(9, 8, {1}, 100)};
+    set_apart(two[0].rounds[0]);
+    EXPECT_EQ(Job(two).blamed(), "") << "of another group, version or timeline nothing follows";
+  }
   two[0].rounds = {round(kSetupBit + 5, 8, {1}, 100)};
   two[1].rounds = {round(kSetupBit + 4, 8, {0}, 100)};
   two[0].rounds[0].set_version(0);

@@ -187,6 +187,37 @@ TEST(Executor, NothingIsPublishedFromALogThatWasUsedAgain) {
   EXPECT_TRUE(log.pieces.empty());
 }
 
+// The board shows a few of those that a round waits for. Rank 0 of 12 gathers parts of four messages, and rank 11 is
+// behind.
+TEST(Executor, OfManyPeersThoseBehindAreNamed) {
+  constexpr std::int32_t kSize = 12;
+  schedule::Request request = request_of(Collective::kGather, schedule::Algorithm::kStar, 1);
+  request.size = kSize;
+  request.count = 4;
+  const PreparedSchedule prepared(schedule::make(request).value());
+  Scripted transport;
+  std::vector<Rank> members;
+  for (std::int32_t rank = 0; rank < kSize; rank++) members.emplace_back(rank);
+  Executor executor(transport, &transport, kWorldGroup, members, 0, nullptr);
+  const std::vector<std::int64_t> input(4);
+  std::vector<std::int64_t> output(std::size_t{kSize} * 4);
+  Round round;
+  round.schedule = &prepared;
+  round.input = reinterpret_cast<const std::byte*>(input.data());
+  round.output = reinterpret_cast<std::byte*>(output.data());
+  round.reducer = Reducer::make(DataType::kI64, ReduceOp::kSum, kSize).value();
+  executor.start(round);
+  EXPECT_EQ(executor.waiting_for(SIZE_MAX).size(), std::size_t{kSize} - 1);
+  const std::vector<Scripted::Receive> posted = transport.receives;
+  for (const Scripted::Receive& receive : posted) {
+    const schedule::Step& step = prepared.step(static_cast<std::uint32_t>(receive.token));
+    if (step.peer != kSize - 1 && step.message == 0) executor.on_completion(receive.token, {});
+  }
+  const auto waited = executor.waiting_for(8);
+  EXPECT_EQ(waited.size(), 8u);
+  EXPECT_EQ(std::ranges::count(waited, Rank(kSize - 1), &RoundBoard::Waited::rank), 1);
+}
+
 TEST_F(InPlace, WhatIsPublishedGoesOnWhenItMayBeSeen) {
   log_.slow = true;
   const std::byte* held = part(0);

@@ -115,7 +115,10 @@ TEST(Wide, IsRightInEveryOrder) {
     for (const Way& way : kWays) {
       World world = world_on(way, hosts, {2 * hosts.size() + 3, 3});
       by_hosts += on_several_hosts(world.request(0)) ? 1 : 0;
-      world.replicas = static_cast<std::uint32_t>(++seed % 4);
+      // Of 8 ways and 4 shapes each way comes with each.
+      ++seed;
+      world.replicas = static_cast<std::uint32_t>(seed / 8 + seed) % 4;
+      world.on.maps = true;
       const Order order = kOrders[seed % std::size(kOrders)];
       ASSERT_EQ(check(world, make_all(world), order, seed), "") << world.describe() << ", seed " << seed;
     }
@@ -160,15 +163,46 @@ TEST(Wide, AThousandHostsOfEightTalkToTheirNeighbours) {
   EXPECT_GE(crosses, 2 * (kHosts - 2) * kSegment);
 }
 
+// A rank was lost, and the job has shrunk: a host beside the smaller one does not link each rank with each of its.
+TEST(Wide, AHostThatIsOneSmallerTalksToFew) {
+  std::vector<std::size_t> shape(5, 16);
+  shape[2] = 15;
+  const std::vector<std::uint32_t> layout = side_by_side(shape);
+  const World world = world_on(kAllreduces[0], layout, {layout.size() * 3, 3});
+  ASSERT_TRUE(on_several_hosts(world.request(0)));
+  for (std::int32_t rank = 0; rank < static_cast<std::int32_t>(layout.size()); ++rank) {
+    std::size_t of_other_hosts = 0;
+    for (const auto& [peer, talk] : talks(world, rank)) of_other_hosts += world.host(peer) != world.host(rank) ? 1 : 0;
+    EXPECT_LE(of_other_hosts, 8u) << rank;
+  }
+}
+
+// All ranks of a host have slots for all others, so large messages among many go flat.
+TEST(Wide, SlotsAreBounded) {
+  for (const std::uint64_t chunk : {std::uint64_t{32} << 10, std::uint64_t{1} << 20}) {
+    World world = world_on(kAllreduces[0], side_by_side({128, 128}), {256 * chunk, chunk});
+    Request request = world.request(0);
+    request.element_bytes = request.partial_bytes = 4;
+    EXPECT_EQ(on_several_hosts(request), chunk < (1 << 20)) << chunk;
+    const auto made = make(request);
+    ASSERT_TRUE(made.ok());
+    EXPECT_LE(made.value().scratch_elements * 4, std::uint64_t{1} << 30);
+  }
+}
+
 TEST(Wide, UpToAThousandHostsAndAHundredRanksOfAHost) {
   const auto by_hosts = [](std::size_t hosts, std::size_t of_each) {
-    const World world = world_on(kAllreduces[0], side_by_side(std::vector<std::size_t>(hosts, of_each)), {1 << 20, 64});
+    const World world = world_on(kAllreduces[0], side_by_side(std::vector<std::size_t>(hosts, of_each)), {1 << 20, 1});
     return on_several_hosts(world.request(0));
   };
   EXPECT_TRUE(by_hosts(1024, 2));
   EXPECT_TRUE(by_hosts(128, 128));
   EXPECT_FALSE(by_hosts(1025, 2)) << "a leader talks to those of all hosts, by direct exchange";
   EXPECT_FALSE(by_hosts(2, 129)) << "a leader talks to all ranks of its host";
+  World apart = world_on(kAllreduces[0], side_by_side({17, 17}), {1 << 20, 1});
+  EXPECT_TRUE(on_several_hosts(apart.request(0)));
+  apart.on.maps = false;
+  EXPECT_FALSE(on_several_hosts(apart.request(0))) << "each two ranks of a host have a connection";
 }
 
 // --- What crosses between hosts
