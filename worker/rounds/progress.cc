@@ -49,6 +49,7 @@ void ProgressReporter::restart() {
 
 void ProgressReporter::sample(const RoundBoard& board, TimeMs now) {
   const std::uint64_t replayed = board.rounds_replayed.load(std::memory_order_relaxed);
+  const std::int64_t without_core_ms = std::exchange(without_core_ms_, 0);
   if (!sampled_) {
     sampled_ = now;
     replayed_ = replayed;
@@ -57,7 +58,8 @@ void ProgressReporter::sample(const RoundBoard& board, TimeMs now) {
     return;
   }
   const std::int64_t elapsed_ms = std::clamp<std::int64_t>(now - *sampled_, 0, kMostMs);
-  const std::int64_t credited_ms = std::min(elapsed_ms, kLooksCredited * sample_ms_);
+  const std::int64_t known_ms = std::min(elapsed_ms, kLooksCredited * sample_ms_);
+  const std::int64_t credited_ms = std::max<std::int64_t>(0, known_ms - without_core_ms);
   sampled_ = now;
   part_.ms += elapsed_ms;
   part_.held_ms += elapsed_ms - credited_ms;

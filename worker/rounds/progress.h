@@ -26,6 +26,9 @@ class ProgressReporter {
   explicit ProgressReporter(std::int64_t sample_ms) : sample_ms_(sample_ms) {}
 
   void sample(const RoundBoard& board, TimeMs now);
+  // Before a look: for so long since the one before, the thread that moves calls could have run and had no core. So its
+  // process was held up, and not by other ranks.
+  void had_no_core(std::int64_t ms) { without_core_ms_ += ms; }
   // For the next heartbeat. Takes a sample too.
   [[nodiscard]] WorkerMachine::Progress read(const RoundBoard& board, TimeMs now);
 
@@ -70,8 +73,9 @@ class ProgressReporter {
   std::optional<TimeMs> outside_since_;
   std::uint64_t finished_outside_ = 0;  // rounds, by then
   std::optional<TimeMs> sampled_;
-  std::uint64_t replayed_ = 0;  // rounds, by then
-  std::vector<LinkSeen> seen_;  // by peer
+  std::uint64_t replayed_ = 0;        // rounds, by then
+  std::int64_t without_core_ms_ = 0;  // since then
+  std::vector<LinkSeen> seen_;        // by peer
   Part part_;
   std::deque<Part> window_;
   std::map<std::uint32_t, double> usual_bytes_per_s_;  // by peer: a mean over this life

@@ -135,6 +135,7 @@ class RoundBoard {
 
   const HostLog* log = nullptr;        // of which bytes_held() and gives_up() are told; null: nothing is logged
   std::atomic<int> asleep{0};          // threads that sleep until something moves
+  std::atomic<int> sleeper{0};         // the id of one of them, or of one that did
   std::atomic<bool> at_once{false};    // a round runs that no slot shows, and is over before it could be read
   std::atomic<bool> replaying{false};  // results are being fetched from logs; as of the last sleep
   std::atomic<std::uint64_t> rounds_finished{0};

@@ -426,6 +426,7 @@ void Control::loop() {
     if (segments_) segments_->run(now());
     if (machine_->state() == WorkerMachine::State::kMember && now() >= next_sample_) {
       next_sample_ = now() + sample_ms_;
+      look_at_run_delay();
       progress_.sample(board_, now());
       look_whether_hung();
     }
@@ -606,7 +607,12 @@ bool Control::end_process(bool at_once, const std::function<void()>& say) {
   });
 }
 
+void Control::look_at_run_delay() {
+  progress_.had_no_core(run_delay_.since_last(board_.sleeper.load(std::memory_order_relaxed)));
+}
+
 void Control::set_progress() {
+  look_at_run_delay();
   WorkerMachine::Progress progress = progress_.read(board_, now());
   if (services_.disk_trouble) progress.disk_trouble = services_.disk_trouble();
   machine_->set_progress(std::move(progress));

@@ -26,6 +26,7 @@
 #include "worker/session/log.h"
 #include "worker/session/tracker_socket.h"
 #include "worker/settings/settings.h"
+#include "worker/system/run_delay.h"
 #include "worker/transport/connector.h"
 
 namespace warren::worker {
@@ -164,6 +165,7 @@ class Control {
   void watch_links();
   void forget_kept();
   void run_effects(std::vector<WorkerEffect> effects);
+  void look_at_run_delay();
   void set_progress();
   // The machine is needed elsewhere. `with_launcher`: and its launcher goes, too.
   void begin_drain(TimeMs by, const std::string& reason, bool with_launcher);
@@ -210,6 +212,7 @@ class Control {
   const std::int64_t sample_ms_;
   TimeMs next_sample_;
   ProgressReporter progress_;
+  RunDelay run_delay_;
   std::thread thread_;
 };
 

@@ -162,7 +162,11 @@ void Driver::sleep(Lock& lock, int wake_fd, int timeout_ms, bool watch_links) {
   fds.push_back({wake_fd, POLLIN, 0});
   // A program that computes while messages may be asked for does not wait.
   const bool waits = watch_links && (callers_ != 0 || engine().outstanding() > 0);
-  if (waits) board_.asleep.fetch_add(1, std::memory_order_relaxed);
+  if (waits) {
+    static thread_local const pid_t self = gettid();
+    board_.sleeper.store(self, std::memory_order_relaxed);
+    board_.asleep.fetch_add(1, std::memory_order_relaxed);
+  }
   // Looks at buffers that move are too many to be drawn.
   const std::int64_t asleep_ns = waits && trace_ != nullptr && !moves ? TraceFile::now_ns() : 0;
   std::vector<std::string> waits_for;

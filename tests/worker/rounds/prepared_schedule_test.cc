@@ -68,10 +68,10 @@ TEST(Readers, AreThoseThatReadTheInputWhereItLies) {
   using schedule::Algorithm;
   const std::vector<std::int32_t> nobody, others{0, 2};
   EXPECT_EQ(readers(Collective::kAllreduce, Algorithm::kRing, 3, {0, 0, 0}), others);
-  EXPECT_EQ(readers(Collective::kAllreduce, Algorithm::kRing, 3, {0, 0, 1}), std::vector<std::int32_t>{0});
+  EXPECT_EQ(readers(Collective::kAllreduce, Algorithm::kRing, 3, {1, 0, 0}), std::vector<std::int32_t>{2});
   EXPECT_EQ(readers(Collective::kAllreduce, Algorithm::kTree, 3, {0, 0, 0}), nobody);
   EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kRing, 3, {0, 0, 0}), others);
-  EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kRing, 3, {0, 0, 1}), std::vector<std::int32_t>{0});
+  EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kRing, 3, {1, 0, 0}), std::vector<std::int32_t>{2});
   EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kDirect, 3, {0, 1, 0}), nobody) << "none is on its host";
   EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kDirect, 3, {0, 0, 0}), others);
   EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kRing, 3, {0, 0, 0}), others);

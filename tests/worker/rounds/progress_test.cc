@@ -105,6 +105,23 @@ TEST_F(Looks, CountATimeOnce) {
   EXPECT_EQ(a.idle_ms(), 1000u);
 }
 
+// A sleeper that was woken and has no core waits for nobody.
+TEST_F(Looks, ASleeperWithoutACoreIsHeldUp) {
+  begin_round({{Rank(1), true, true}});
+  board_.asleep = 1;
+  for (int i = 0; i < 9; i++) {
+    reporter_.had_no_core(70);
+    beat(1);
+  }
+  reporter_.had_no_core(500);  // some of it was before the look before
+  const wire::Activity a = beat(1);
+  EXPECT_EQ(a.window_ms(), 1000u);
+  EXPECT_EQ(a.idle_ms(), 270u);
+  EXPECT_EQ(a.links(0).awaited_ms(), 270u);
+  EXPECT_EQ(a.links(0).blocked_ms(), 270u);
+  EXPECT_EQ(a.held_ms(), 730u);
+}
+
 // Of rounds that are too short to be shown.
 TEST_F(Looks, WhatIsCarriedOutAtOnceIsNoTimeOutside) {
   board_.at_once = true;
