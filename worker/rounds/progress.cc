@@ -49,7 +49,9 @@ void ProgressReporter::restart() {
 
 void ProgressReporter::sample(const RoundBoard& board, TimeMs now) {
   const std::uint64_t replayed = board.rounds_replayed.load(std::memory_order_relaxed);
-  const std::int64_t without_core_ms = std::exchange(without_core_ms_, 0);
+  const bool asleep = board.asleep.load(std::memory_order_relaxed) > 0;
+  // Of a rank at work it stays a part of the work: who has more to do waits longer for a core.
+  const std::int64_t without_core_ms = std::exchange(without_core_ms_, 0) * (asleep ? 1 : 0);
   if (!sampled_) {
     sampled_ = now;
     replayed_ = replayed;
@@ -58,20 +60,20 @@ void ProgressReporter::sample(const RoundBoard& board, TimeMs now) {
     return;
   }
   const std::int64_t elapsed_ms = std::clamp<std::int64_t>(now - *sampled_, 0, kMostMs);
-  const std::int64_t known_ms = std::min(elapsed_ms, kLooksCredited * sample_ms_);
-  const std::int64_t credited_ms = std::max<std::int64_t>(0, known_ms - without_core_ms);
+  const std::int64_t credited_ms =
+      std::clamp<std::int64_t>(elapsed_ms - without_core_ms, 0, kLooksCredited * sample_ms_);
   sampled_ = now;
   part_.ms += elapsed_ms;
   part_.held_ms += elapsed_ms - credited_ms;
   part_.replayed += replayed - std::exchange(replayed_, replayed);
   const std::vector<RoundBoard::Entry> rounds = board.read();
   const std::uint64_t finished = board.rounds_finished.load(std::memory_order_relaxed);
-  const bool inside = board.asleep.load(std::memory_order_relaxed) > 0 || !rounds.empty() ||
-                      board.at_once.load(std::memory_order_relaxed) || finished != finished_outside_;
+  const bool inside =
+      asleep || !rounds.empty() || board.at_once.load(std::memory_order_relaxed) || finished != finished_outside_;
   finished_outside_ = finished;
   if (inside) outside_since_.reset();
   if (!inside && !outside_since_) outside_since_ = now;
-  if (board.asleep.load(std::memory_order_relaxed) > 0) {
+  if (asleep) {
     part_.idle_ms += credited_ms;
     std::set<Rank> awaited, blocked;
     for (const RoundBoard::Entry& round : rounds) {

@@ -26,8 +26,8 @@ class ProgressReporter {
   explicit ProgressReporter(std::int64_t sample_ms) : sample_ms_(sample_ms) {}
 
   void sample(const RoundBoard& board, TimeMs now);
-  // Before a look: for so long since the one before, the thread that moves calls could have run and had no core. So its
-  // process was held up, and not by other ranks.
+  // Before a look: for so long since the one before, the thread that moves calls could have run and had no core. If it
+  // sleeps, its process was held up, and not by other ranks.
   void had_no_core(std::int64_t ms) { without_core_ms_ += ms; }
   // For the next heartbeat. Takes a sample too.
   [[nodiscard]] WorkerMachine::Progress read(const RoundBoard& board, TimeMs now);

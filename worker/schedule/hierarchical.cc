@@ -64,6 +64,8 @@ class Hosts {
       number_.push_back(members_[at->second].size());
       members_[at->second].push_back(rank);
     }
+    std::map<std::size_t, std::size_t> of_size;
+    for (const std::vector<std::int32_t>& members : members_) ordinal_.push_back(of_size[members.size()]++);
     neighbours_.assign(host_.size(), 1);
     for (std::size_t i = 2 * host_.size(); i-- > 0;) {
       const std::size_t rank = i % host_.size(), next = (rank + 1) % host_.size();
@@ -85,7 +87,7 @@ class Hosts {
     const std::size_t owners = of(owner);
     if (owners == host) return owner;
     const std::vector<std::int32_t>& here = members_[host];
-    return here[(number_[index(owner)] * here.size() + owners % here.size()) / members_[owners].size()];
+    return here[(number_[index(owner)] * here.size() + ordinal_[owners] % here.size()) / members_[owners].size()];
   }
 
  private:
@@ -93,6 +95,7 @@ class Hosts {
   std::vector<std::size_t> number_;                 // by rank: among those of its host
   std::vector<std::int32_t> neighbours_;            // by rank
   std::vector<std::vector<std::int32_t>> members_;  // by host
+  std::vector<std::size_t> ordinal_;                // by host: among those of as many ranks
 };
 
 // A rank's input, or a sum.

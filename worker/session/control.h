@@ -213,6 +213,7 @@ class Control {
   TimeMs next_sample_;
   ProgressReporter progress_;
   RunDelay run_delay_;
+  std::uint64_t yielded_ns_ = 0;  // that were subtracted from it
   std::thread thread_;
 };
 

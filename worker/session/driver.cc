@@ -163,8 +163,7 @@ void Driver::sleep(Lock& lock, int wake_fd, int timeout_ms, bool watch_links) {
   // A program that computes while messages may be asked for does not wait.
   const bool waits = watch_links && (callers_ != 0 || engine().outstanding() > 0);
   if (waits) {
-    static thread_local const pid_t self = gettid();
-    board_.sleeper.store(self, std::memory_order_relaxed);
+    board_.sleeper.store(gettid(), std::memory_order_relaxed);
     board_.asleep.fetch_add(1, std::memory_order_relaxed);
   }
   // Looks at buffers that move are too many to be drawn.

@@ -318,6 +318,7 @@ void Driver::drive(Lock& lock, Done done, Clock::time_point until) {
       const auto yielded = Clock::now() - before;
       lock.lock();
       core_.yielded(yielded);
+      RoundBoard::add(board_.yielded_ns, static_cast<std::uint64_t>(std::chrono::nanoseconds(yielded).count()));
       continue;
     }
     // Another look at what is posted comes before the sleep.

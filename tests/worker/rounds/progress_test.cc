@@ -120,6 +120,14 @@ TEST_F(Looks, ASleeperWithoutACoreIsHeldUp) {
   EXPECT_EQ(a.links(0).awaited_ms(), 270u);
   EXPECT_EQ(a.links(0).blocked_ms(), 270u);
   EXPECT_EQ(a.held_ms(), 730u);
+  board_.asleep = 0;
+  for (int i = 0; i < 10; i++) {
+    reporter_.had_no_core(70);
+    beat(1);
+  }
+  const wire::Activity busy = beat(1);
+  EXPECT_EQ(busy.held_ms(), 0u) << "at work it has more of it, the more it has to do";
+  EXPECT_EQ(busy.idle_ms(), 0u);
 }
 
 // Of rounds that are too short to be shown.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <fstream>
 #include <iomanip>
@@ -174,6 +175,25 @@ TEST(Wide, AHostThatIsOneSmallerTalksToFew) {
     std::size_t of_other_hosts = 0;
     for (const auto& [peer, talk] : talks(world, rank)) of_other_hosts += world.host(peer) != world.host(rank) ? 1 : 0;
     EXPECT_LE(of_other_hosts, 8u) << rank;
+  }
+}
+
+// Hosts of one and two ranks by turns: the two ranks of a host lead for as many owners.
+TEST(Wide, RanksOfAHostShareWhatCrosses) {
+  std::vector<std::size_t> shape;
+  for (int i = 0; i < 8; i++) shape.insert(shape.end(), {1, 2});
+  const std::vector<std::uint32_t> layout = side_by_side(shape);
+  const World world = world_on({Collective::kAllgather, Algorithm::kRing}, layout, {layout.size() * 3, 3});
+  const std::vector<Schedule> schedules = make_all(world);
+  for (std::size_t rank = 1; rank + 1 < layout.size(); rank += 3) {
+    std::array<std::uint64_t, 2> sent{};
+    for (std::size_t i = 0; i < 2; i++) {
+      for (const Step& step : schedules[rank + i].steps) {
+        const bool crosses = step.kind == StepKind::kSend && world.host(step.peer) != layout[rank];
+        sent[i] += crosses ? step.count : 0;
+      }
+    }
+    EXPECT_LE(std::max(sent[0], sent[1]) - std::min(sent[0], sent[1]), 2 * 3U) << rank;
   }
 }
 
