@@ -38,7 +38,8 @@ DEFINE_bool(inplace, false, "results over the inputs");
 DECLARE_string(memory);
 DEFINE_bool(explain, false,
             "say what each algorithm is estimated to cost, and which is chosen and why; nothing is run");
-DEFINE_int32(explain_hosts, 0, "with --explain: the hosts that --ranks sit on, side by side; 0: not looked at");
+DEFINE_int32(explain_hosts, 0,
+             "with --explain: the number of hosts that the ranks sit on, side by side; 0: says nothing of hosts");
 DEFINE_bool(compare, false, "let the algorithms that serve a collective take turns in one job; --iters turns each");
 DEFINE_string(fit, "", "compare, and write the costs that explain it to this file, for --costs");
 DECLARE_bool(json);
@@ -343,8 +344,10 @@ int explain_choices(const Plan& plan) {
   if (!replicas.ok()) return usage_error(kBenchCommand, replicas.status().describe());
   const int ranks = FLAGS_ranks > 0 ? FLAGS_ranks : 2;
   if (ranks == 1) return usage_error(kBenchCommand, "one rank alone has nothing to choose: give --ranks");
-  if (FLAGS_explain_hosts < 0 || FLAGS_explain_hosts > ranks)
-    return usage_error(kBenchCommand, "--explain_hosts goes from 0 to --ranks, which is " + std::to_string(ranks));
+  if (FLAGS_explain_hosts != 0 && (FLAGS_explain_hosts < 2 || FLAGS_explain_hosts >= ranks)) {
+    return usage_error(kBenchCommand, "--explain_hosts is 0, or from 2 to " + std::to_string(ranks - 1) +
+                                          ": some of the --ranks " + std::to_string(ranks) + " share a host");
+  }
   if (!FLAGS_json) std::printf("# costs %s\n", worker::name_of(costs).c_str());
   for (const CollectiveName& named : plan.collectives) {
     const Collective collective = named.scheduled;
@@ -352,8 +355,7 @@ int explain_choices(const Plan& plan) {
     for (const std::uint64_t bytes : plan.sizes) {
       const schedule::Case what{collective, ranks, bytes, chunk_bytes.value(),
                                 static_cast<std::uint32_t>(replicas.value())};
-      const bool by_hosts =
-          FLAGS_explain_hosts > 1 && FLAGS_explain_hosts < ranks && collective != Collective::kBarrier;
+      const bool by_hosts = FLAGS_explain_hosts != 0 && collective != Collective::kBarrier;
       std::string text;
       if (FLAGS_json) {
         nlohmann::ordered_json cell = explain_json(what, costs);
@@ -377,6 +379,7 @@ int bench(const std::vector<std::string>&) {
   }
   if (!is_memory(FLAGS_memory)) return usage_error(kBenchCommand, "--memory is cpu or gpu");
   if (FLAGS_explain) return explain_choices(plan.value());
+  if (FLAGS_explain_hosts != 0) return usage_error(kBenchCommand, "--explain_hosts comes with --explain");
   const worker::Environment env = worker::process_environment();
   const auto launcher = worker::read_launcher(env);
   if (!launcher.ok()) return failure(launcher.status().describe());
@@ -404,8 +407,8 @@ const Command kBenchCommand = {
         "2(n-1)/n; all_to_all, the gathers, the scatters: (n-1)/n; else 1); errors are wrong elements over all ranks "
         "and iterations. With --json there is one object a line and cell. The exit code is 1 if there were errors.\n"
         "With --explain nothing is run: it says what each algorithm is estimated to cost --ranks ranks (see --costs), "
-        "and which is chosen and why. With --explain_hosts besides: what a host sends to others, where bytes move by "
-        "hosts.\n"
+        "and which is chosen and why. With --explain_hosts it also says what a host sends to others, where bytes move "
+        "by hosts.\n"
         "With --compare each cell is run by all algorithms that serve it and by auto, which take turns in one job; "
         "--fit writes the costs that explain these times to a file, by which jobs with --costs choose.\n"
         "With --memory=gpu buffers lie on GPUs, which the ranks of a host take in turn; where they are on the same, "

@@ -20,7 +20,7 @@ using schedule::StepKind;
 
 constexpr std::uint64_t kElementBytes = 4;
 
-// Of the ranks of one host, to other hosts.
+// The messages of the ranks of one host to other hosts.
 struct Traffic {
   std::uint64_t bytes = 0, messages = 0;
 };
@@ -50,7 +50,7 @@ class Placement {
 
   [[nodiscard]] bool goes_by_hosts() const { return schedule::on_several_hosts(request_); }
 
-  // Of the host in the middle. `by_hosts`: as its ranks know that they sit together.
+  // The traffic of the host in the middle, whose ranks know that they sit together (`by_hosts`) or do not.
   [[nodiscard]] std::optional<Traffic> traffic(bool by_hosts) const {
     Request request = request_;
     if (!by_hosts) request.hosts = request.domains = {};
@@ -136,7 +136,8 @@ std::string explain_hosts(const Case& what, std::int32_t hosts) {
                   static_cast<unsigned long long>(row.apart.messages));
     out += line.data();
   }
-  return out;
+  if (!out.empty()) return out;
+  return "# by hosts: no algorithm moves the bytes of this call so; see docs/algorithms.md, \"Not hierarchical are\"\n";
 }
 
 nlohmann::ordered_json explain_hosts_json(const Case& what, std::int32_t hosts) {

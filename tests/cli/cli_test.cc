@@ -1227,7 +1227,10 @@ TEST(Bench, ExplainsWhatHostsSend) {
   EXPECT_EQ(ring.at("apart_hops"), 2 * 511);
   const Ended text = warren({"bench", "--explain", "--ranks=8", "--explain_hosts=2", "--sizes=64M"});
   EXPECT_THAT(text.output, HasSubstr("# what a host of 2 sends to the others"));
-  EXPECT_EQ(warren({"bench", "--explain", "--ranks=8", "--explain_hosts=9"}).code, 2);
+  const Ended little = warren({"bench", "--explain", "--ranks=8", "--explain_hosts=2", "--sizes=4"});
+  EXPECT_THAT(little.output, HasSubstr("no algorithm moves the bytes of this call so"));
+  EXPECT_EQ(warren({"bench", "--explain", "--ranks=8", "--explain_hosts=8"}).code, 2) << "a host for each";
+  EXPECT_EQ(warren({"bench", "--ranks=2", "--explain_hosts=2"}).code, 2) << "nothing is explained";
 }
 
 TEST(Bench, FitsCostsThatJobsTake) {

@@ -133,12 +133,12 @@ class RoundBoard {
     return {links_[peer].sent.load(std::memory_order_relaxed), links_[peer].received.load(std::memory_order_relaxed)};
   }
 
-  const HostLog* log = nullptr;  // of which bytes_held() and gives_up() are told; null: nothing is logged
-  std::atomic<int> asleep{0};    // threads that sleep until something moves
-  std::atomic<int> sleeper{0};   // the id of one of them, or of one that did
-  std::atomic<std::uint64_t> yielded_ns{0};
-  std::atomic<bool> at_once{false};    // a round runs that no slot shows, and is over before it could be read
-  std::atomic<bool> replaying{false};  // results are being fetched from logs; as of the last sleep
+  const HostLog* log = nullptr;              // of which bytes_held() and gives_up() are told; null: nothing is logged
+  std::atomic<int> asleep{0};                // threads that sleep until something moves
+  std::atomic<int> sleeper{0};               // the id of one of them, or of one that did
+  std::atomic<std::uint64_t> yielded_ns{0};  // that threads which wait gave their core away for
+  std::atomic<bool> at_once{false};          // a round runs that no slot shows, and is over before it could be read
+  std::atomic<bool> replaying{false};        // results are being fetched from logs; as of the last sleep
   std::atomic<std::uint64_t> rounds_finished{0};
   std::atomic<std::uint64_t> rounds_replayed{0};  // of those, numbered ones whose results came from the log
   std::atomic<std::uint64_t> rounds_computed{0};  // of those, the ones that were not replayed from the log

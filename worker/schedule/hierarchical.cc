@@ -34,7 +34,7 @@ namespace {
 
 // A leader talks to all ranks of its host, and to leaders of all hosts.
 constexpr std::size_t kMostHosts = 1024, kMostRanksOfAHost = 128;
-// Likewise where hosts do not map memory: each two ranks of a host have a connection then.
+// The most ranks of a host that do not map each other's memory: each two of them have a connection.
 constexpr std::size_t kMostRanksByConnections = 16;
 // One where they are side by side; a rank whose next life is elsewhere makes two.
 constexpr std::size_t kMostChangesAHost = 2;
@@ -44,7 +44,8 @@ constexpr std::uint64_t kLeastBlockPieceBytes = std::uint64_t{16} << 10;
 constexpr std::size_t kSlotsPerPeer = 3;
 // What comes from a peer in one turn waits for other peers, and must not keep the next turn's from coming.
 constexpr std::size_t kMostSlotsOfATurn = 5;
-// Of all peers of a host and of two neighbours together. Messages that are places in memory of others leave them empty.
+// The most bytes of all slots of a rank, which has some for each peer of its host and of two neighbours. Messages that
+// are places in memory of others leave them empty.
 constexpr std::uint64_t kMostSlotBytes = std::uint64_t{1} << 30;
 // Partial results that have left may still be read by the transport.
 constexpr std::size_t kSparePartials = 2;
@@ -284,7 +285,7 @@ bool blocks_are_large(const Request& request) {
   return largest * request.element_bytes >= kLeastBlockPieceBytes;
 }
 
-// Of a rank whose host has so many, at most.
+// The bytes of slots of a rank whose host has so many ranks, at most.
 std::uint64_t slot_bytes(const Request& request, std::size_t ranks_of_host) {
   const auto units = units_of(request);
   std::uint64_t largest = 0;

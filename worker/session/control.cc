@@ -608,7 +608,7 @@ bool Control::end_process(bool at_once, const std::function<void()>& say) {
 }
 
 void Control::look_at_run_delay() {
-  // A thread that yields gives its core away by itself.
+  // A thread that yields gives its core away by itself, and the kernel counts that, too.
   const std::uint64_t yielded_ns = board_.yielded_ns.load(std::memory_order_relaxed);
   const auto yielded_ms = static_cast<std::int64_t>((yielded_ns - std::exchange(yielded_ns_, yielded_ns)) / 1'000'000);
   const std::int64_t delay_ms = run_delay_.since_last(board_.sleeper.load(std::memory_order_relaxed));

@@ -7,11 +7,11 @@
 
 namespace warren::worker {
 
-// One thread uses it.
+// The delay of one thread at a time. One thread calls it.
 class RunDelay {
  public:
-  // Of this thread of the process, in ms, since the call before. 0 if that was of another thread, and where the kernel
-  // does not say (/proc/self/task/N/schedstat).
+  // The delay of this thread of the process since the call before, in ms. 0 if that call was of another thread, and
+  // where the kernel does not say (/proc/self/task/N/schedstat).
   [[nodiscard]] std::int64_t since_last(pid_t thread);
 
  private:

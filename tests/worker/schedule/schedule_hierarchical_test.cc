@@ -116,7 +116,7 @@ TEST(Wide, IsRightInEveryOrder) {
     for (const Way& way : kWays) {
       World world = world_on(way, hosts, {2 * hosts.size() + 3, 3});
       by_hosts += on_several_hosts(world.request(0)) ? 1 : 0;
-      // Of 8 ways and 4 shapes each way comes with each.
+      // Each of the 8 ways has another number of replicas in each of the 4 shapes.
       ++seed;
       world.replicas = static_cast<std::uint32_t>(seed / 8 + seed) % 4;
       world.on.maps = true;

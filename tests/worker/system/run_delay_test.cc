@@ -11,23 +11,18 @@
 namespace warren::worker {
 namespace {
 
-pid_t self() {
-  return gettid();
-}
-
 TEST(RunDelay, OfAThreadThatIsGoneOrNoneIsNothing) {
   RunDelay delay;
   EXPECT_EQ(delay.since_last(0), 0);
   pid_t gone = 0;
-  std::thread([&] { gone = self(); }).join();
+  std::thread([&] { gone = gettid(); }).join();
   EXPECT_EQ(delay.since_last(gone), 0);
-  EXPECT_EQ(delay.since_last(self()), 0) << "what was before the first look";
+  EXPECT_EQ(delay.since_last(gettid()), 0) << "what was before the first look";
 }
 
 // Two threads share one core until this one has waited for it.
 TEST(RunDelay, CountsTheTimeInWhichAnotherThreadHasTheCore) {
   std::atomic<bool> over{false};
-  std::atomic<int> other{0};
   std::int64_t waited_ms = 0;
   std::thread shares([&] {
     cpu_set_t one;
@@ -35,14 +30,13 @@ TEST(RunDelay, CountsTheTimeInWhichAnotherThreadHasTheCore) {
     CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
     ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
     std::thread hog([&] {
-      other = self();
       while (!over) {
       }
     });
     RunDelay delay;
-    (void)delay.since_last(self());
+    (void)delay.since_last(gettid());
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (waited_ms < 20 && std::chrono::steady_clock::now() < until) waited_ms += delay.since_last(self());
+    while (waited_ms < 20 && std::chrono::steady_clock::now() < until) waited_ms += delay.since_last(gettid());
     over = true;
     hog.join();
   });
